@@ -28,9 +28,23 @@ fn main() {
         Ok(program) => program,
         Err(problem) => panic!("filters/command.filter: {problem}"),
     };
-    if let Err(error) = fs::write(Path::new(&out).join("command.bpf"), program) {
-        panic!("cannot write the compiled filter: {error}");
-    }
+    let write = |name: &str, content: Vec<u8>| {
+        if let Err(error) = fs::write(Path::new(&out).join(name), content) {
+            panic!("cannot write {name}: {error}");
+        }
+    };
+    write("command.bpf", program);
+    write("call_names.rs", format!("&{:?}", call_names(&arch)).into_bytes());
+}
+
+/// Of every call of the processor, sorted by number.
+fn call_names(arch: &str) -> Vec<(u32, &'static str)> {
+    let mut names: Vec<(u32, &'static str)> = match arch {
+        "aarch64" => syscalls::aarch64::Sysno::iter().map(|n| (n.id() as u32, n.name())).collect(),
+        _ => syscalls::x86_64::Sysno::iter().map(|n| (n.id() as u32, n.name())).collect(),
+    };
+    names.sort_unstable();
+    names
 }
 
 fn compile(source: &str, arch: &str) -> Result<Vec<u8>, String> {

@@ -1,4 +1,4 @@
-//! The trait, and what passes between a backend and the launcher.
+//! The `Backend` trait, and the types that pass between a backend and the launcher.
 
 use std::any::Any;
 use std::path::PathBuf;
@@ -8,6 +8,7 @@ use belljar_spec::{
     BackendFeatures, BackendName, Clause, Expectation, HostPaths, LayeredTree, Plan, Posture,
     RunSpec,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::error::{BindError, ImageError, PlanError, StartError, Unavailable};
 use crate::running::Started;
@@ -34,6 +35,17 @@ pub trait Backend: Send + Sync {
     /// Pure and symbolic: no I/O. Same input, same plan.
     fn plan(&self, spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, PlanError>;
 
+    /// The shell of the user inside: the operator's, if it is there, or the best one that there is. `None` where only
+    /// the sandbox itself can show it. Without `paths` nothing may change on the host or the engine.
+    fn shell(
+        &self,
+        _plan: &Plan,
+        spec: &RunSpec,
+        _paths: Option<&HostPaths>,
+    ) -> Result<Option<String>, PlanError> {
+        Ok(spec.shell.clone())
+    }
+
     /// Opens descriptors, takes the uid lock, pins device, inode and every submount. The attestation
     /// is compared with this.
     fn bind(&self, plan: &Plan, paths: &HostPaths) -> Result<Bound, BindError>;
@@ -49,7 +61,7 @@ pub trait Pod: std::fmt::Debug {
 }
 
 /// What this host lets a backend do. Facts, so that a plan can be made without asking again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
     pub version: String,
     /// How each clause that depends on the host would hold.
@@ -72,7 +84,7 @@ impl Capabilities {
 }
 
 /// What a container engine reports about itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineFacts {
     /// The API's version that both sides speak.
     pub api: (u32, u32),
@@ -96,7 +108,7 @@ pub struct EngineFacts {
 }
 
 /// An image, as its engine has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageFacts {
     pub name: String,
     pub id: String,
@@ -140,7 +152,7 @@ impl PullProgress for Unwatched {
     fn fetched(&self, _: &str, _: u64, _: u64) {}
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Weakness {
     pub why: String,
     pub fix: String,

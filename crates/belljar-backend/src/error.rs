@@ -32,11 +32,23 @@ impl Unavailable {
 pub enum PlanError {
     #[error("{what} cannot be done by the {backend} backend: {why}")]
     Unsupported { backend: BackendName, what: String, why: String },
+    #[error(
+        "sandbox.shell: there is no program {path} inside; name one that the sandbox has, or mount a directory \
+         that has one: -v DIR:DIR"
+    )]
+    NoShell { path: String },
 }
 
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct BindError(pub Source);
+
+impl BindError {
+    /// Whether it is about what the run asks for, so that every backend would refuse it.
+    pub fn is_of_the_run(&self) -> bool {
+        self.0.downcast_ref().is_some_and(belljar_bind::BindError::is_of_the_run)
+    }
+}
 
 /// What a start that failed may have left on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +63,7 @@ pub enum LeftBehind {
 pub struct StartError {
     left: LeftBehind,
     cause: Source,
+    is_of_the_run: bool,
 }
 
 impl StartError {
@@ -60,7 +73,17 @@ impl StartError {
     }
 
     pub fn leaving(left: LeftBehind, cause: impl Into<Source>) -> Self {
-        Self { left, cause: cause.into() }
+        Self { left, cause: cause.into(), is_of_the_run: false }
+    }
+
+    /// It is about what the run asks for: another backend would refuse it too.
+    #[must_use]
+    pub fn of_the_run(self) -> Self {
+        Self { is_of_the_run: true, ..self }
+    }
+
+    pub fn is_of_the_run(&self) -> bool {
+        self.is_of_the_run
     }
 
     pub fn may_have_left_something(&self) -> bool {

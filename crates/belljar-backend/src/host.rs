@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::backend::{Backend, Bound, BoundSandbox, Capabilities, Pod};
 use crate::error::{BindError, DestroyError, PlanError, StartError, Unavailable};
 use crate::running::{CommandStreams, RunningSandbox, Started, UnsupervisedCommand};
+use crate::shell;
 
 #[derive(Debug)]
 pub struct Host;
@@ -69,16 +70,26 @@ impl Backend for Host {
             filter: "none".to_owned(),
             command: CommandPlan {
                 argv: spec.command.clone(),
-                env: spec.env.clone(),
+                env: crate::planning::environment(spec),
                 workdir,
                 stdin: spec.stdin,
                 terminal: spec.terminal,
             },
+            shell: None,
             image: None,
             oci_runtime: None,
             listen: Vec::new(),
             posture: posture(),
         })
+    }
+
+    fn shell(
+        &self,
+        plan: &Plan,
+        spec: &RunSpec,
+        _: Option<&HostPaths>,
+    ) -> Result<Option<String>, PlanError> {
+        shell::find(plan, spec, &mut shell::without_mounts)
     }
 
     fn bind(&self, plan: &Plan, paths: &HostPaths) -> Result<Bound, BindError> {
@@ -90,9 +101,12 @@ impl Backend for Host {
             groups: Vec::new(),
             mounts: Vec::new(),
             tolerated: Vec::new(),
+            private_mounts: false,
             apart_from: Default::default(),
             sizes: Vec::new(),
             dies_with_launcher: false,
+            init: None,
+            hostname: None,
             seccomp_filters: 0,
             landlock: 0,
             rlimits: Default::default(),
@@ -261,7 +275,7 @@ fn refuse_network(spec: &RunSpec) -> Result<(), PlanError> {
 
 fn failure_of(error: &std::io::Error) -> ExecFailure {
     match error.kind() {
-        std::io::ErrorKind::NotFound => ExecFailure::NotFound,
+        std::io::ErrorKind::NotFound => ExecFailure::NotFound { cause: None },
         std::io::ErrorKind::PermissionDenied => {
             ExecFailure::NotExecutable { why: "permission denied".to_owned() }
         }

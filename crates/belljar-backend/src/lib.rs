@@ -11,6 +11,7 @@ pub mod jail;
 mod planning;
 mod registry;
 mod running;
+mod shell;
 
 pub use backend::{
     Backend, Bound, BoundSandbox, Capabilities, EngineFacts, Fetch, ImageFacts, Pod, PullProgress,
@@ -20,6 +21,8 @@ pub use error::{
     BindError, DestroyError, ImageError, LeftBehind, PlanError, StartError, Unavailable,
 };
 pub use planning::refuse_what_is_not_there;
+#[cfg(feature = "replaceable")]
+pub use registry::{Replacement, replace};
 pub use registry::{by_name, destroy_leftovers, may_have_orphans, remove_orphans};
 pub use running::{
     CommandStreams, InitChannel, Link, LinkOpener, RunningSandbox, Started, UnsupervisedCommand,

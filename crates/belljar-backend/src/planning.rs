@@ -1,8 +1,11 @@
-//! What the plans of all backends have in common.
+//! Functions that the plans of all backends share.
+
+use std::collections::BTreeMap;
 
 use belljar_spec::{
-    Access, BackendName, Clause, CommandPlan, Enforcement, MountKind, MountMode, OsText,
-    PlannedMount, Presence, Rlimit, RunSpec, Source, Tmpfs, Tree,
+    Access, BackendName, Clause, CommandPlan, DeniedCalls, Enforcement, MountKind, MountMode,
+    OsText, PLAIN_SHELL, PlannedMount, Presence, Rlimit, RunSpec, SHELL_VARIABLE, Source, Tmpfs,
+    Tree,
 };
 
 use crate::backend::{Capabilities, Weakness};
@@ -37,6 +40,9 @@ pub(crate) const PROC_MASKED: &[&str] = &[
     "/proc/scsi",
 ];
 
+/// The flag and the key for one thing.
+pub(crate) const TRACING: &str = "--trace-denied (sandbox.trace_denied)";
+
 /// What the manifest can say and this version does not do is an error, never silently less.
 pub fn refuse_what_is_not_there(spec: &RunSpec, backend: BackendName) -> Result<(), PlanError> {
     let unsupported = |what: &str, why: &str| {
@@ -45,6 +51,9 @@ pub fn refuse_what_is_not_there(spec: &RunSpec, backend: BackendName) -> Result<
     };
     if backend == BackendName::Host && has_overlay(spec) {
         return unsupported("the mount mode \"overlay\"", "there is no boundary");
+    }
+    if backend == BackendName::Host && spec.denied_calls == DeniedCalls::Recorded {
+        return unsupported(TRACING, "there is no filter that refuses calls");
     }
     if backend == BackendName::Host && !spec.hide.is_empty() {
         return unsupported("sandbox.hide", "there is no boundary");
@@ -74,6 +83,9 @@ pub(crate) fn memory_of_each_process(weakness: &Weakness) -> Enforcement {
     ))
     .with_fix(weakness.fix.clone())
 }
+
+/// A limit that is asked for has to hold, unless it is waived; this one is checked every few seconds on most backends.
+pub(crate) const SET_DISK: &str = "set one: --disk SIZE --waive fs.quota=REASON";
 
 pub(crate) fn no_limit(clause: Clause) -> Enforcement {
     Enforcement::absent("no limit is set").with_fix(match clause {
@@ -162,10 +174,18 @@ fn access(mode: MountMode) -> Access {
     }
 }
 
+/// The run's own variables, and those that every run has.
+pub(crate) fn environment(spec: &RunSpec) -> BTreeMap<String, OsText> {
+    let mut env = crate::egress::environment(spec);
+    let shell = spec.shell.as_deref().unwrap_or(PLAIN_SHELL); // until it is known which one there is
+    env.entry(SHELL_VARIABLE.to_owned()).or_insert_with(|| shell.into());
+    env
+}
+
 pub(crate) fn command(spec: &RunSpec) -> CommandPlan {
     CommandPlan {
         argv: spec.command.clone(),
-        env: crate::egress::environment(spec),
+        env: environment(spec),
         workdir: spec.workdir.clone(),
         stdin: spec.stdin,
         terminal: spec.terminal,

@@ -84,12 +84,12 @@ pub trait RunningSandbox: std::fmt::Debug {
     /// Records what only the present shows: about once a second, and at the end.
     fn sample(&mut self) {}
 
-    /// Makes what holds the limits, where the engine has not done so already.
+    /// Puts PID 1 under the limits, where it was not created under them.
     fn make_limits(&mut self) -> Result<(), StartError> {
         Ok(())
     }
 
-    /// Puts everything inside under the limits; called while the command waits at the gate.
+    /// Sees to it that everything inside is under the limits; called while the command waits at the gate.
     fn join_limits(&mut self) -> Result<(), StartError> {
         Ok(())
     }

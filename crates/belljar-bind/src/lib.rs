@@ -19,6 +19,7 @@ pub mod placeholder;
 mod privileged;
 pub mod resolve;
 pub mod sensitive;
+mod shared_prefix;
 pub mod snapshot;
 pub mod staging;
 mod survey;

@@ -23,7 +23,7 @@ pub enum PlaceholderError {
         #[source]
         error: io::Error,
     },
-    #[error("cannot remove {}, which only held the place of a file; remove it by hand", .path.display())]
+    #[error("cannot remove the placeholder {}; remove it by hand", .path.display())]
     Remove {
         path: PathBuf,
         #[source]

@@ -11,7 +11,8 @@ use std::path::{Component, Path, PathBuf};
 
 use belljar_spec::{DirectoryIdentity, Moment, WritableTree};
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, fstat, open, openat, readlinkat, statx,
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, StatxFlags, fstat, open, openat,
+    openat2, readlinkat, statx,
 };
 use rustix::io::Errno;
 
@@ -77,6 +78,29 @@ pub fn identity(fd: impl AsFd) -> Result<DirectoryIdentity, Errno> {
     })
 }
 
+/// In one call, where nothing has to be known of the directories above. `None`: there is a link, the path is not plain,
+/// or the kernel does not have the call.
+fn without_links(path: &Path, flags: OFlags) -> Option<Result<Resolved, ResolveError>> {
+    let is_plain = path.is_absolute()
+        && path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    let is_magic = path.starts_with("/proc");
+    if !is_plain || is_magic {
+        return None;
+    }
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let fd = match openat2(CWD, path, flags, Mode::empty(), resolve) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => return Some(Err(ResolveError::Missing { path: path.to_owned() })),
+        Err(_) => return None,
+    };
+    let stat = fstat(&fd).ok()?;
+    if file_type(&stat) == FileType::Symlink {
+        return None;
+    }
+    let path = path.components().collect(); // without doubled and trailing slashes
+    Some(Ok(Resolved { path, fd, stat, written_in: None }))
+}
+
 /// One directory of the path, and the tree it is in, if a run could write that.
 struct OpenedDirectory<'a> {
     fd: OwnedFd,
@@ -90,6 +114,11 @@ pub fn resolve(path: &Path, run_writable: &[WritableTree]) -> Result<Resolved, R
         error => ResolveError::Open { path: at.to_owned(), error },
     };
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    if run_writable.is_empty()
+        && let Some(found) = without_links(path, flags)
+    {
+        return found;
+    }
     let mut at = PathBuf::from("/");
     let root = open("/", flags, Mode::empty()).map_err(|error| failed(&at, error))?;
     let written_in = tree_at(&at, &root, run_writable).map_err(|error| failed(&at, error))?;

@@ -49,8 +49,18 @@ const SYSTEM_SECRETS: &[&str] = &["/etc/shadow", "/etc/shadow-", "/etc/gshadow",
 const HOST_KEYS: (&str, &str, &str) = ("/etc/ssh", "ssh_host_", "_key");
 
 /// Files left out of an install prefix.
-pub(crate) const TOOL_CREDENTIALS: &[&str] =
-    &["credentials", "credentials.toml", ".npmrc", ".netrc", ".pypirc", ".git-credentials", ".env"];
+pub(crate) const TOOL_CREDENTIALS: &[&str] = &[
+    "credentials",
+    "credentials.toml",
+    "credentials.json",
+    ".credentials.json",
+    "auth.json",
+    ".npmrc",
+    ".netrc",
+    ".pypirc",
+    ".git-credentials",
+    ".env",
+];
 
 /// Why a source needs the operator's explicit permission, or is never mounted.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +80,7 @@ pub enum SourceRefused {
     #[error("{} has {links} hard links: a change here would also change the file outside the run's mounts", .path.display())]
     HardLinked { path: PathBuf, links: u64 },
     #[error(
-        "{} is, contains or is in Belljar's own directory {}, so it cannot be mounted; \
+        "{} is, contains or is in Belljar's own directory {}, which is never mounted; \
          use a project directory, or --workspace none",
         .path.display(), .directory.display()
     )]

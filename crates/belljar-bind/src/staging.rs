@@ -23,7 +23,7 @@ pub const STAGING_ROOT: &str = "/run/belljar/mounts";
 pub enum StageError {
     #[error("cannot make {}", .0.display())]
     Make(PathBuf, #[source] io::Error),
-    #[error("cannot mount what the engine is to bind")]
+    #[error("cannot prepare the mounts for the engine")]
     Mount(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("cannot stat {}", .0.display())]
     Look(PathBuf, #[source] Errno),

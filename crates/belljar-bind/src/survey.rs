@@ -60,7 +60,11 @@ fn survey_with_limit(tree: &Path, names: usize) -> Survey {
         files: MAX_FILES,
         unlisted: MAX_UNLISTED,
     };
-    autorun::known_at_top().for_each(|known| walk.look_for(Path::new(""), known));
+    let known = match std::fs::read_dir(tree) {
+        Ok(top) => autorun::known_in_listing(top.map(|entry| entry.map(|entry| entry.file_name()))),
+        Err(_) => autorun::known_at_top().collect(),
+    };
+    known.into_iter().for_each(|known| walk.look_for(Path::new(""), known));
     loop {
         if let Some(directory) = walk.first.pop_front() {
             walk.look_at(&directory, Turn::First);

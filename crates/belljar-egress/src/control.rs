@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use belljar_spec::egress::{EgressEvent, EgressPolicy, SecretValue};
+use belljar_spec::network_list::NetworkList;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -32,6 +33,11 @@ pub enum ToProxy {
     Connection { port: u16 },
     /// The set-up phase is over: its connections are closed, and the run's policy applies from here on.
     Narrow,
+    /// The operator changed the list: it holds for everything, also what is open now. The answer is
+    /// [`FromProxy::ListChanged`].
+    ChangeList(Box<NetworkList>),
+    /// A new value for a secret of the set-up message, from the next request on.
+    Secret(SecretValue),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -55,6 +61,10 @@ pub enum FromProxy {
     Event(EgressEvent),
     /// The set-up phase is closed, and with it this many connections from the sandbox.
     Narrowed {
+        closed: u64,
+    },
+    /// The changed list is in force, and this many connections and requests were closed.
+    ListChanged {
         closed: u64,
     },
 }

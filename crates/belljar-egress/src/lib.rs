@@ -20,15 +20,19 @@ mod http;
 mod inbound;
 mod io;
 mod limits;
+mod login_rules;
 mod policy;
 mod proxy;
 mod report;
+mod secret_store;
 mod serve;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
+pub mod token_request;
 mod upstream;
 
 pub use inbound::intercept::trust;
+pub use login_rules::login_rules;
 pub use serve::{ServeError, serve};

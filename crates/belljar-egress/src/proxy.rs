@@ -1,7 +1,7 @@
 //! Holds the state that all connections of one phase share, and makes every access decision.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use belljar_spec::Host;
@@ -13,22 +13,51 @@ use belljar_spec::host_rule::Seen;
 use crate::http::headers::without_user;
 use crate::io::buffer_pool::BufferPool;
 use crate::policy::budget::{Account, BudgetExceeded, Budgets, ConnectionGuard};
-use crate::policy::{AddressScope, Allowance, Denial, Policy};
+use crate::policy::{Allowance, Denial, Grant, GrantKind, Policy};
 use crate::report::denial_text;
 use crate::report::{Reporter, shorten};
+use crate::secret_store::SecretStore;
+use crate::upstream::permit::Permit;
 use crate::upstream::resolve::Resolver;
 
 pub(crate) use crate::upstream::ticket::{Flow, Ticket};
 
 #[derive(Debug)]
 pub(crate) struct Proxy {
-    pub(crate) policy: Policy,
-    pub(crate) secrets: Vec<SecretValue>,
+    list: Mutex<ListInForce>,
+    pub(crate) secrets: SecretStore,
     pub(crate) reporter: Reporter,
     pub(crate) resolver: Resolver,
     pub(crate) buffers: BufferPool,
     budget: Arc<Budgets>,
     next_id: Arc<AtomicU64>,
+}
+
+/// The rules that hold now, and everything that was allowed and is not over.
+#[derive(Debug)]
+struct ListInForce {
+    policy: Arc<Policy>,
+    permits: Vec<(Grant, Weak<Permit>)>,
+    /// Entries of accesses that are over are dropped when there are this many.
+    prune_at: usize,
+}
+
+const MIN_PRUNE: usize = 64;
+
+impl ListInForce {
+    fn new(policy: Policy) -> Mutex<Self> {
+        Mutex::new(Self { policy: Arc::new(policy), permits: Vec::new(), prune_at: MIN_PRUNE })
+    }
+
+    fn issue(&mut self, grant: Grant) -> Arc<Permit> {
+        if self.permits.len() >= self.prune_at {
+            self.permits.retain(|(_, permit)| permit.strong_count() > 0);
+            self.prune_at = MIN_PRUNE.max(2 * self.permits.len());
+        }
+        let permit = Arc::new(Permit::default());
+        self.permits.push((grant, Arc::downgrade(&permit)));
+        permit
+    }
 }
 
 /// What a client asks to reach.
@@ -88,17 +117,46 @@ impl Refusal {
 impl Proxy {
     pub(crate) fn new(policy: Policy, secrets: Vec<SecretValue>, reporter: Reporter) -> Arc<Self> {
         let budget = Arc::new(Budgets::new(policy.spec.budget, policy.spec.per_host));
+        let list = ListInForce::new(policy);
         let (resolver, buffers) = (Resolver::default(), BufferPool::default());
         let next_id = Arc::new(AtomicU64::new(1));
-        Arc::new(Self { policy, secrets, reporter, resolver, buffers, budget, next_id })
+        let secrets = SecretStore::new(secrets);
+        Arc::new(Self { list, secrets, reporter, resolver, buffers, budget, next_id })
     }
 
     /// A proxy for the set-up phase: its own policy, no secrets. Budgets and ids are shared with the run.
     pub(crate) fn for_setup(&self, policy: Policy) -> Arc<Self> {
         let (resolver, buffers) = (Resolver::default(), BufferPool::default());
         let (reporter, budget) = (self.reporter.clone(), self.budget.clone());
-        let (secrets, next_id) = (Vec::new(), self.next_id.clone());
-        Arc::new(Self { policy, secrets, reporter, resolver, buffers, budget, next_id })
+        let (secrets, next_id) = (self.secrets.withheld(), self.next_id.clone());
+        let list = ListInForce::new(policy);
+        Arc::new(Self { list, secrets, reporter, resolver, buffers, budget, next_id })
+    }
+
+    /// The rules that hold now.
+    pub(crate) fn policy(&self) -> Arc<Policy> {
+        self.list().policy.clone()
+    }
+
+    /// From here on these rules hold. What was allowed before and is not any more is closed when this returns; the
+    /// result is how many accesses that were.
+    pub(crate) fn replace_policy(&self, policy: Policy) -> u64 {
+        let mut list = self.list();
+        list.policy = Arc::new(policy);
+        let live =
+            list.permits.iter().filter_map(|(grant, permit)| Some((grant, permit.upgrade()?)));
+        let mut withdrawn = 0;
+        for (grant, permit) in live.filter(|(_, permit)| !permit.is_withdrawn()) {
+            if !list.policy.still_allows(grant, permit.holder()) {
+                permit.withdraw();
+                withdrawn += 1;
+            }
+        }
+        withdrawn
+    }
+
+    fn list(&self) -> MutexGuard<'_, ListInForce> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Client connections, now.
@@ -108,25 +166,45 @@ impl Proxy {
 
     /// Decides, and reports the decision before acting on it.
     pub(crate) fn admit(self: &Arc<Self>, access: &AccessRequest<'_>) -> Result<Ticket, Refusal> {
-        let allowance = self
-            .policy
-            .decide(&access.host, access.port, access.seen)
-            .map_err(|denial| self.deny(access, denial))?;
+        let decided = self.decide(access, |policy| {
+            let allowance = policy.decide(&access.host, access.port, access.seen)?;
+            let (method, path) = method_and_path(access.seen);
+            Ok((allowance, GrantKind::Rules { method, path }))
+        });
+        let (allowance, permit) = decided.map_err(|denial| self.deny(access, denial))?;
         match self.budget.open_request(&access.host) {
-            Ok(account) => Ok(self.ticket(access, allowance, Ok(account))),
+            Ok(account) => Ok(self.ticket(access, allowance, Ok(account), permit)),
             Err(exceeded) => Err(self.deny(access, self.budget_denial(&exceeded))),
         }
     }
 
     /// For a route, whose target the operator wrote. Over budget, the ticket cannot dial.
-    pub(crate) fn admit_route(self: &Arc<Self>, access: &AccessRequest<'_>, listen: u16) -> Ticket {
-        let addresses = match self.policy.decide(&access.host, access.port, Seen::Nothing) {
-            Ok(allowance) => allowance.addresses,
-            Err(_) if access.host.name().is_none() => AddressScope::Literal,
-            Err(_) => AddressScope::Public,
-        };
+    pub(crate) fn admit_route(
+        self: &Arc<Self>,
+        access: &AccessRequest<'_>,
+        listen: u16,
+    ) -> Result<Ticket, Refusal> {
+        let decided = self.decide(access, |policy| {
+            let addresses = policy.decide_route(&access.host, access.port, listen)?;
+            let rule = format!("route {listen}");
+            Ok((Allowance { rule, addresses }, GrantKind::Route { listen }))
+        });
+        let (allowance, permit) = decided.map_err(|denial| self.deny(access, denial))?;
         let account = self.budget.open_request(&access.host);
-        self.ticket(access, Allowance { rule: format!("route {listen}"), addresses }, account)
+        Ok(self.ticket(access, allowance, account, permit))
+    }
+
+    /// Under one lock, so that a change of the rules comes either before the decision or after the permit is known.
+    fn decide(
+        &self,
+        access: &AccessRequest<'_>,
+        decide: impl FnOnce(&Policy) -> Result<(Allowance, GrantKind), Denial>,
+    ) -> Result<(Allowance, Arc<Permit>), Denial> {
+        let mut list = self.list();
+        let (allowance, kind) = decide(&list.policy)?;
+        let (host, port, addresses) = (access.host.clone(), access.port, allowance.addresses);
+        let permit = list.issue(Grant { host, port, addresses, kind });
+        Ok((allowance, permit))
     }
 
     fn ticket(
@@ -134,6 +212,7 @@ impl Proxy {
         access: &AccessRequest<'_>,
         allowance: Allowance,
         account: Result<Account, BudgetExceeded>,
+        permit: Arc<Permit>,
     ) -> Ticket {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         self.reporter.send(EgressEvent::Opened(EgressOpened {
@@ -144,11 +223,11 @@ impl Proxy {
             rule: allowance.rule.clone(),
             count: 1,
         }));
-        Ticket::new(self, id, access, allowance, account)
+        Ticket::new(self, id, access, allowance, account, permit)
     }
 
     pub(crate) fn deny(&self, access: &AccessRequest<'_>, denial: Denial) -> Refusal {
-        let message = denial_text::denied(self.policy.phase, access, &denial);
+        let message = denial_text::denied(self.policy().phase, access, &denial);
         let (method, path) = method_and_path(access.seen);
         let Denial { reason, detail } = denial;
         let (host, port) = (&access.host, access.port);
@@ -191,7 +270,7 @@ impl Proxy {
         started: Instant,
         why: UnusedConnection,
     ) {
-        let rule = self.policy.may_allow(&access.host, access.port).unwrap_or_default();
+        let rule = self.policy().may_allow(&access.host, access.port).unwrap_or_default();
         self.reporter.send(EgressEvent::Allowed(EgressAllowed {
             id: self.next_id.fetch_add(1, Ordering::Relaxed),
             host: access.host.to_string(),

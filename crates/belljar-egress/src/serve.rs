@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use belljar_spec::network_list::NetworkList;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -36,6 +37,8 @@ pub enum ServeError {
     UnexpectedMessage,
     #[error("the set-up message is not valid: {0}")]
     BadSetup(String),
+    #[error("the new network list is not valid: {0}")]
+    BadList(String),
 }
 
 /// The socket keeps packet boundaries like a datagram socket; this type is used only for readiness.
@@ -72,14 +75,14 @@ fn serve_run(control: &StdControlSocket, outbox: &mut Outbox) -> Result<(), Serv
 
 fn serve_phases(
     control: &StdControlSocket,
-    Phases { setup, run }: Phases,
+    phases: Phases,
     outbox: &mut Outbox,
 ) -> Result<(), ServeError> {
     let mut listeners = Listeners::default();
     let mut closed = None;
-    if let Some(setup) = setup {
+    if let Some(setup) = &phases.setup {
         let served = in_fresh_runtime(control, async |control| {
-            serve_phase(control, &setup, &mut listeners, outbox).await
+            serve_phase(control, (setup, &phases), &mut listeners, outbox).await
         })?;
         // Here the set-up's runtime is dropped, so nothing that was allowed for it can be dialled any more.
         let PhaseEnd::Narrowed { open_connections } = served else { return Ok(()) };
@@ -90,7 +93,7 @@ fn serve_phases(
             send_setup_events(control, outbox).await?;
             send_message(control, &FromProxy::Narrowed { closed }).await?;
         }
-        serve_phase(control, &run, &mut listeners, outbox).await.map(drop)
+        serve_phase(control, (&phases.run, &phases), &mut listeners, outbox).await.map(drop)
     })
 }
 
@@ -116,6 +119,19 @@ struct Phases {
     run: Phase,
 }
 
+impl Phases {
+    /// Both phases get the new list: during the set-up it holds for that, and for what comes after it.
+    fn change_list(&self, list: &NetworkList) -> Result<u64, ServeError> {
+        let mut closed = 0;
+        for phase in self.setup.iter().chain([&self.run]) {
+            let policy = phase.proxy.policy().with_list(list);
+            let policy = policy.map_err(|error| ServeError::BadList(error.to_string()))?;
+            closed += phase.proxy.replace_policy(policy);
+        }
+        Ok(closed)
+    }
+}
+
 async fn start(control: &ControlSocket, reporter: Reporter) -> Result<Option<Phases>, ServeError> {
     let Some((message, _)) = receive_message(control).await? else { return Ok(None) };
     let ToProxy::Setup(setup) = message else { return Err(ServeError::UnexpectedMessage) };
@@ -135,7 +151,7 @@ fn build_phases(setup: Setup, reporter: Reporter) -> Result<Phases, String> {
     let Setup { policy, secrets } = setup;
     let setup_policy = Policy::for_setup(&policy).map_err(|error| error.to_string())?;
     let phase = |proxy: Arc<Proxy>| {
-        let tls = TlsContext::new(&proxy.policy).map_err(|error| error.to_string())?;
+        let tls = TlsContext::new(&proxy.policy()).map_err(|error| error.to_string())?;
         Ok::<_, String>(Phase { proxy, tls: Arc::new(tls) })
     };
     let policy = Policy::new(policy).map_err(|error| error.to_string())?;
@@ -146,13 +162,13 @@ fn build_phases(setup: Setup, reporter: Reporter) -> Result<Phases, String> {
 
 async fn serve_phase(
     control: &ControlSocket,
-    phase: &Phase,
+    (phase, phases): (&Phase, &Phases),
     listeners: &mut Listeners,
     outbox: &mut Outbox,
 ) -> Result<PhaseEnd, ServeError> {
     listeners.serve_all(phase).map_err(ServeError::Runtime)?;
     tokio::select! {
-        taken = handle_messages(control, phase, listeners) => taken,
+        taken = handle_messages(control, (phase, phases), listeners) => taken,
         sent = send_events(control, outbox) => sent.map(|()| PhaseEnd::Closed),
     }
 }
@@ -165,7 +181,7 @@ enum PhaseEnd {
 
 async fn handle_messages(
     control: &ControlSocket,
-    phase: &Phase,
+    (phase, phases): (&Phase, &Phases),
     listeners: &mut Listeners,
 ) -> Result<PhaseEnd, ServeError> {
     while let Some(message) = receive_message(control).await? {
@@ -179,8 +195,18 @@ async fn handle_messages(
                     phase.spawn_connection(stream, port);
                 }
             }
-            (ToProxy::Narrow, None) if phase.proxy.policy.phase == PolicyPhase::Setup => {
+            (ToProxy::Narrow, None) if phase.proxy.policy().phase == PolicyPhase::Setup => {
                 return Ok(PhaseEnd::Narrowed { open_connections: phase.proxy.open_connections() });
+            }
+            (ToProxy::ChangeList(list), None) => {
+                // Nothing of the old list is left when this returns, so the answer is true when it is sent.
+                let closed = phases.change_list(&list)?;
+                send_message(control, &FromProxy::ListChanged { closed }).await?;
+            }
+            (ToProxy::Secret(value), None) => {
+                if !phase.proxy.secrets.replace(value) {
+                    return Err(ServeError::UnexpectedMessage);
+                }
             }
             _ => return Err(ServeError::UnexpectedMessage),
         }

@@ -119,7 +119,7 @@ pub(crate) fn read_back() -> BTreeMap<String, u64> {
 }
 
 fn read_counter(name: &str) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/sys/user/{name}")).ok()?;
+    let text = belljar_sys::kernel_file::read_text(format!("/proc/sys/user/{name}")).ok()?;
     text.trim().parse().ok()
 }
 

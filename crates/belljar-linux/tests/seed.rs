@@ -37,6 +37,7 @@ fn plan(tree: &Path, backend: BackendName) -> Plan {
         pod: Vec::new(),
         sandbox: Vec::new(),
         identity: Identity { inside: User::default(), host: HostUid::Caller },
+        shell: None,
         mounts: vec![PlannedMount { target: "/workspace".into(), what }],
         allow_source: Vec::new(),
         shielded: Vec::new(),

@@ -19,7 +19,7 @@ pub enum Severity {
 #[derive(Clone, Copy)]
 pub struct Case {
     pub name: &'static str,
-    /// What the attacker does, in a few words.
+    /// What the attacker does, as a short phrase.
     pub attack: &'static str,
     pub clause: Clause,
     pub severity: Severity,
@@ -66,7 +66,7 @@ impl Verdict {
         Self::NoControl { why: why.into() }
     }
 
-    pub fn word(&self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::Held { .. } => "held",
             Self::Broke { .. } => "broke",

@@ -42,7 +42,7 @@ pub(crate) fn tls(name: &str) -> Step {
     Step::Tls(Some(name.to_owned()))
 }
 
-/// To a server, once there is a way to it.
+/// To a server, once there is a connection to it.
 pub(crate) fn get(host: &str, path: &str) -> Step {
     send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"))
 }

@@ -25,7 +25,7 @@ pub(crate) struct FileIdentity {
     modified: i128,
     changed: i128,
     /// `None` if the file system has no creation time.
-    born: Option<u128>,
+    created: Option<u128>,
     /// Digest of the readable content.
     content: Option<u64>,
 }
@@ -45,7 +45,7 @@ impl FileIdentity {
             size: found.len(),
             modified: nanoseconds(found.mtime(), found.mtime_nsec()),
             changed: nanoseconds(found.ctime(), found.ctime_nsec()),
-            born: born(&found),
+            created: created(&found),
             content: if found.is_file() { content(path) } else { None },
         })
     }
@@ -56,7 +56,7 @@ impl FileIdentity {
             return false;
         }
         // Also if the file was written to meanwhile.
-        if self.inode == other.inode && self.born.is_some() && self.born == other.born {
+        if self.inode == other.inode && self.created.is_some() && self.created == other.created {
             return true;
         }
         // gVisor has its own inode numbers.
@@ -77,9 +77,9 @@ impl FileIdentity {
     }
 }
 
-fn born(found: &Metadata) -> Option<u128> {
+fn created(found: &Metadata) -> Option<u128> {
     let since = found.created().ok()?.duration_since(UNIX_EPOCH).ok()?;
-    Some(since.as_nanos()).filter(|born| *born != 0)
+    Some(since.as_nanos()).filter(|created| *created != 0)
 }
 
 fn content(path: &Path) -> Option<u64> {

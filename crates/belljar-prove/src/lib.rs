@@ -25,7 +25,7 @@ pub use probe::run_probe;
 pub use testbed::{Arm, Identity, TestBed, TestBedError};
 use world::WorldError;
 
-/// Runs one case. What goes wrong on the way is a verdict too: never a silent skip.
+/// Runs one case. A failure of the case itself is a verdict too: never a silent skip.
 pub fn prove(case: &Case, testbed: &TestBed) -> Verdict {
     match (case.run)(testbed) {
         Ok(verdict) => verdict,

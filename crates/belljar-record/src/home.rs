@@ -45,7 +45,7 @@ pub struct Home {
 
 #[derive(Debug, thiserror::Error)]
 pub enum HomeError {
-    #[error("no place for belljar's home: neither BELLJAR_HOME nor HOME is set; set one of them")]
+    #[error("belljar has no home directory: neither BELLJAR_HOME nor HOME is set; set one of them")]
     NoPlace,
     #[error("belljar's home \"{path}\" is a relative path; set {variable} to an absolute one", path = .path.display())]
     Relative { path: PathBuf, variable: &'static str },
@@ -55,7 +55,7 @@ pub enum HomeError {
         #[source]
         error: io::Error,
     },
-    #[error("{path} is no directory; set BELLJAR_HOME to another place", path = .path.display())]
+    #[error("{path} is not a directory; set BELLJAR_HOME to another path", path = .path.display())]
     NoDirectory { path: PathBuf },
     #[error(
         "{path} belongs to user {owner} and belljar runs as user {user}: whoever owns it could \
@@ -95,6 +95,12 @@ impl Home {
     pub fn open(env: &BTreeMap<OsString, OsString>) -> Result<Self, HomeError> {
         let path = locate(env)?;
         Self::open_at(path)
+    }
+
+    /// The home if there is one already; creates nothing.
+    pub fn open_existing(env: &BTreeMap<OsString, OsString>) -> Option<Result<Self, HomeError>> {
+        let path = locate(env).ok()?;
+        path.join(FORMAT_FILE).exists().then(|| Self::open_at(path))
     }
 
     pub fn open_at(path: PathBuf) -> Result<Self, HomeError> {
@@ -194,7 +200,7 @@ impl Home {
         self.live().join(format!("{id}.sock"))
     }
 
-    /// The sign of life of a run: a file whose lock its supervisor holds.
+    /// The liveness lock of a run: a file whose lock its supervisor holds.
     pub fn live_path(&self, id: &RunId) -> PathBuf {
         self.live().join(id.as_str())
     }

@@ -26,7 +26,7 @@ pub struct RunKey([u8; LENGTH]);
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     #[error(
-        "{path} is not there, so no record of this home can be checked; put it back from a copy",
+        "{path} is missing, so no record of this home can be checked; restore it from a backup",
         path = .path.display()
     )]
     Missing { path: PathBuf },
@@ -37,7 +37,7 @@ pub enum KeyError {
         error: io::Error,
     },
     #[error(
-        "{path} is no regular file, so it is not read; remove it, or put the key back from a copy",
+        "{path} is not a regular file, so it is not read; remove it, or restore the key from a backup",
         path = .path.display()
     )]
     NoFile { path: PathBuf },
@@ -52,7 +52,7 @@ pub enum KeyError {
     )]
     OtherOwner { path: PathBuf, owner: u32, user: u32 },
     #[error(
-        "{path} has {length} bytes and a key has {LENGTH}; put it back from a copy, or remove it: \
+        "{path} has {length} bytes and a key has {LENGTH}; restore it from a backup, or remove it: \
          a new one is made, and older records can then not be checked", path = .path.display()
     )]
     WrongLength { path: PathBuf, length: u64 },

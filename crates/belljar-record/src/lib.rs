@@ -7,6 +7,7 @@ pub mod ballast;
 mod chain;
 mod file;
 pub mod home;
+mod index;
 mod key;
 pub mod ledger;
 mod log;
@@ -24,6 +25,7 @@ mod verify;
 pub mod writable_trees;
 
 pub use home::{Home, HomeError};
+pub use index::{IndexError, RunIndex};
 pub use key::{HomeKey, KeyError, RunKey};
 pub use log::{EventLog, Head, LogError, LogStep, Recovered};
 pub use mask::{Masker, Secrets, looks_secret};
@@ -33,7 +35,7 @@ pub use output_reader::{OutputReader, Piece};
 pub use read::{EventReader, Interleaved, OutputPiece, ReadError, interleaved};
 pub use recorder::{Importance, Kept, RecordError, Recorder, Stopped};
 pub use run_json::RunRecord;
-pub use verify::{Anchor, Life, Report, Verdict, verify_recorded, verify_run};
+pub use verify::{Anchor, LogState, Report, Verdict, verify_recorded, verify_run};
 
 /// The log's name in a run directory.
 pub const EVENTS: &str = "events.jsonl";

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use belljar_spec::{ExecFailure, OsText};
+use belljar_spec::{ExecFailure, NotFoundCause, OsText};
 
 use memchr::memmem;
 use zeroize::{Zeroize, Zeroizing};
@@ -71,7 +71,19 @@ impl Secrets {
     /// A failure as it may be recorded: its words can quote a path.
     pub fn mask_failure(&self, failure: &ExecFailure) -> ExecFailure {
         match failure {
-            ExecFailure::NotFound => ExecFailure::NotFound,
+            ExecFailure::NotFound { cause } => ExecFailure::NotFound {
+                cause: cause.as_ref().map(|cause| match cause {
+                    NotFoundCause::Link { link, to } => {
+                        NotFoundCause::Link { link: self.mask_word(link), to: self.mask_word(to) }
+                    }
+                    NotFoundCause::Interpreter { file, interpreter } => {
+                        NotFoundCause::Interpreter {
+                            file: self.mask_word(file),
+                            interpreter: self.mask_word(interpreter),
+                        }
+                    }
+                }),
+            },
             ExecFailure::NotExecutable { why } => {
                 ExecFailure::NotExecutable { why: self.mask_words_of(why) }
             }

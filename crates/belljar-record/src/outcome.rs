@@ -39,9 +39,6 @@ pub struct Outcome {
     /// What went wrong, where belljar itself ended it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub detail: Option<String>,
-    /// The log has its end, and the ledger does not know it yet.
-    #[serde(skip)]
-    pub unanchored: bool,
     /// Something of the run that could not be taken away.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub leak: Option<String>,
@@ -83,7 +80,6 @@ impl Outcome {
             attestation: None,
             skipped_backends: Vec::new(),
             detail: report.detail,
-            unanchored: false,
             leak: report.leak,
             workspace: report.workspace,
             agent: report.agent,

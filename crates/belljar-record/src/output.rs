@@ -72,7 +72,7 @@ pub enum OutputError {
         #[source]
         error: io::Error,
     },
-    #[error("cannot bring {path} to the disk: {error}", path = .path.display())]
+    #[error("cannot sync {path} to disk: {error}", path = .path.display())]
     Sync {
         path: PathBuf,
         #[source]

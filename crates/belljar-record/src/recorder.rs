@@ -1,4 +1,4 @@
-//! What a supervisor holds: the log, the output files, and when which of them is due.
+//! Writes the record of a run for its supervisor: the log and the output files, and when each is synced next.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -369,7 +369,11 @@ impl Recorder {
             let data = json!({ "limit": "events", "dropped": self.dropped_events });
             first = self.event(EventKind::LimitHit, &data).err();
         }
-        let first = first.or(self.bring_to_disk().err());
+        // The events are written before the end is, since a full disk changes what the end says. One sync, the
+        // one after the end, brings both to the disk.
+        let events = self.bring_output_to_disk().and_then(|()| Ok(self.log.flush()?));
+        self.log_due = None;
+        let first = first.or(events.err());
         if (first.is_some() || failed_before)
             && let Value::Object(fields) = &mut data
         {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use belljar_spec::{AgentWork, OsText, Plan, RunSpec, Until};
+use belljar_spec::{AgentSpec, AgentWork, OsText, Plan, RunSpec, Until};
 
 use crate::{Secrets, looks_secret};
 
@@ -27,21 +27,31 @@ pub fn without_secret_values(spec: &RunSpec, secrets: &Secrets) -> RunSpec {
     if let Some(work) = spec.agent.as_deref_mut() {
         hide_in_work(work, secrets);
     }
+    if let Some(agent) = spec.terminal_agent.as_deref_mut() {
+        hide_in_agent(agent, secrets);
+    }
     spec
 }
 
-fn hide_in_work(work: &mut AgentWork, secrets: &Secrets) {
-    for text in std::iter::once(&mut work.agent.prompt).chain(&mut work.agent.args) {
+fn hide_in_agent(agent: &mut AgentSpec, secrets: &Secrets) {
+    for text in std::iter::once(&mut agent.prompt).chain(&mut agent.args) {
         if secrets.mask_words_of(text) != *text {
             *text = NOT_RECORDED.to_owned();
         }
     }
+    for word in &mut agent.program {
+        *word = whole_or_nothing(word, secrets);
+    }
+}
+
+fn hide_in_work(work: &mut AgentWork, secrets: &Secrets) {
+    hide_in_agent(&mut work.agent, secrets);
     let setup = work.setup.iter_mut().flat_map(|setup| &mut setup.command);
     let check = match &mut work.repeat.until {
         Some(Until::Command { argv, .. }) => argv.as_mut_slice(),
         _ => &mut [],
     };
-    for word in work.agent.program.iter_mut().chain(setup).chain(check) {
+    for word in setup.chain(check) {
         *word = whole_or_nothing(word, secrets);
     }
 }

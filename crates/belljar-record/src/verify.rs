@@ -37,9 +37,9 @@ pub struct Anchor {
     pub durable: Vec<(u64, String)>,
 }
 
-/// Whether the run may still write.
+/// Whether the run may still write to its log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum LogState {
     Live,
     Over,
 }
@@ -77,13 +77,13 @@ pub fn verify_recorded(
     id: &RunId,
     key: &HomeKey,
     row: Option<&LedgerRow>,
-    life: Life,
+    life: LogState,
 ) -> Report {
     let anchor = row.and_then(|row| row.anchor.clone());
     let anchor =
         anchor.map(|AnchorRow { seq, hash, inode, durable }| Anchor { seq, hash, inode, durable });
     let check_row = |walk: &Walk<'_>| {
-        let row = row.filter(|_| life == Life::Over)?;
+        let row = row.filter(|_| life == LogState::Over)?;
         // A removal that was cut short is finished by reconcile.
         let is_tidy = home.trash_is_empty();
         ledger_row::check(row, id, walk, is_tidy.then(|| store::kept(home, id)))
@@ -97,7 +97,7 @@ pub fn verify_run(
     id: &RunId,
     key: &HomeKey,
     anchor: Option<&Anchor>,
-    life: Life,
+    life: LogState,
 ) -> Report {
     verify_with(directory, id, key, anchor, life, |_| None)
 }
@@ -107,7 +107,7 @@ fn verify_with(
     id: &RunId,
     key: &HomeKey,
     anchor: Option<&Anchor>,
-    life: Life,
+    life: LogState,
     check_row: impl FnOnce(&Walk<'_>) -> Option<Verdict>,
 ) -> Report {
     let log = match file::open(&directory.join(EVENTS)) {
@@ -131,7 +131,7 @@ fn verify_with(
         .or_else(|| run_json::check(directory, &walk))
         .or_else(|| check_row(&walk))
         .unwrap_or(match (anchor, life) {
-            (None, Life::Over) => Verdict::NotAnchored,
+            (None, LogState::Over) => Verdict::NotAnchored,
             _ => Verdict::Sound,
         });
     Report { verdict, events: walk.seq, head: walk.head(), output_bytes }

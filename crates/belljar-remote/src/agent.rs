@@ -1,33 +1,37 @@
-//! The agent: a process in another mount namespace that starts the jail, and relays its links.
+//! The agent: a process in another mount namespace that answers launchers, and starts a session for each sandbox.
 
 use std::ffi::OsString;
-use std::io::{BufReader, IoSlice, Write};
-use std::mem::MaybeUninit;
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::io::{BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::process::{Child, Command, Stdio};
 
-use belljar_linux::jail;
+use belljar_backend::Backend;
+use belljar_backend::jail::Jail;
+use belljar_linux::jail::cgroup;
 use belljar_spec::text::error_chain;
-use belljar_spec::{HostPaths, Plan};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use crate::protocol::{Purpose, RemoteError, Request, Response, read_line, write_line};
+use crate::protocol::{Purpose, RemoteError, Response, ask_agent, read_line, write_line};
+use crate::session;
 
 /// The argument that makes a process the agent. A directory for it follows.
 pub const AGENT: &str = "__agent";
+/// The same for the process of one sandbox.
+const SESSION: &str = "__session";
 
-/// Runs the agent for one sandbox if this process was started as one. The port it listens on is the first line of its
-/// output; the answer is the code to exit with.
+/// Runs the agent, or a session of it, if this process was started as one. The port that the agent listens on is the
+/// first line of its output; the answer is the code to exit with.
 pub fn run_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
     let mut args = args.skip(1);
-    if args.next()? != AGENT {
-        return None;
-    }
+    let what = args.next()?;
+    let run: fn(&Path) -> Result<(), RemoteError> = match what.to_str()? {
+        AGENT => serve,
+        SESSION => session::run,
+        _ => return None,
+    };
     let directory = PathBuf::from(args.next()?);
-    Some(match serve(&directory) {
+    Some(match run(&directory) {
         Ok(()) => 0,
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "agent: {}", error_chain(&error));
@@ -36,190 +40,90 @@ pub fn run_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
     })
 }
 
-/// Single-threaded until the sandbox stands: a process with threads is never cloned.
-fn serve(directory: &Path) -> Result<(), RemoteError> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    writeln!(std::io::stdout(), "{}", listener.local_addr()?.port())?;
-    let (stream, _) = listener.accept()?;
-    let mut control = BufReader::new(stream);
-    if read_line::<Purpose>(&mut control)? != Purpose::Control {
-        return Err(RemoteError::OutOfTurn);
-    }
-    let mut agent = Agent { directory, bound: None, sandbox: None, listener: Some(listener) };
-    loop {
-        let request = match read_line(&mut control) {
-            Err(RemoteError::Io(_)) => break, // the launcher is gone; without it PID 1's lease ends
-            request => request?,
-        };
-        let response = agent.handle(request).unwrap_or_else(Response::Failed);
-        write_line(control.get_mut(), &response)?;
-    }
-    if let Some(mut sandbox) = agent.sandbox {
-        sandbox.reap();
-        let _ = sandbox.destroy();
-    }
-    Ok(())
+/// A process of its own for each sandbox: a process with threads is never cloned.
+struct Session {
+    run: String,
+    process: Child,
+    /// Where it takes links.
+    links: SocketAddr,
 }
 
 struct Agent<'a> {
     directory: &'a Path,
-    bound: Option<jail::Bound>,
-    sandbox: Option<jail::Sandbox>,
-    listener: Option<TcpListener>,
+    sessions: Vec<Session>,
+    begun: usize,
+}
+
+/// One connection after the other; none waits for a sandbox.
+fn serve(directory: &Path) -> Result<(), RemoteError> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    writeln!(std::io::stdout(), "{}", listener.local_addr()?.port())?;
+    let mut agent = Agent { directory, sessions: Vec::new(), begun: 0 };
+    loop {
+        let (stream, _) = listener.accept()?;
+        agent.sessions.retain_mut(|session| matches!(session.process.try_wait(), Ok(None)));
+        let mut lines = BufReader::with_capacity(1, stream); // what follows is the session's
+        let Ok(purpose) = read_line(&mut lines) else { continue };
+        if let Some(response) = agent.handle(purpose, lines.get_ref()) {
+            let response = response.unwrap_or_else(|error| Response::Failed(error_chain(&error)));
+            let _ = write_line(lines.get_mut(), &response); // whoever asked may be gone
+        }
+    }
 }
 
 impl Agent<'_> {
-    fn handle(&mut self, request: Request) -> Result<Response, String> {
-        match request {
-            Request::Bind { run, plan } => return self.bind(run, &plan),
-            Request::Start => self.start()?,
-            Request::MakeLimits => {
-                self.sandbox()?.make_limits().map_err(|error| error_chain(&error))?;
+    /// No answer where the session gives it.
+    fn handle(
+        &mut self,
+        purpose: Purpose,
+        stream: &TcpStream,
+    ) -> Option<Result<Response, RemoteError>> {
+        Some(match purpose {
+            Purpose::Control { run } => match self.begin(run, stream) {
+                Ok(()) => return None,
+                Err(error) => Err(error),
+            },
+            Purpose::Probe => match Jail.probe() {
+                Ok(facts) => Ok(Response::Facts(Box::new(facts))),
+                Err(unavailable) => Ok(Response::Failed(unavailable.why)),
+            },
+            Purpose::Destroy { run } => self.destroy(&run).map(|()| Response::Done),
+            Purpose::Cut | Purpose::CutForGood => {
+                for session in &self.sessions {
+                    let _ = ask_agent(session.links, purpose.clone()); // it may have ended
+                }
+                Ok(Response::Done)
             }
-            Request::JoinLimits => {
-                self.sandbox()?.join_limits().map_err(|error| error_chain(&error))?;
-            }
-            Request::Kill => self.sandbox()?.kill(),
-            Request::Reap => self.sandbox()?.reap(),
-            Request::Destroy => {
-                self.sandbox()?.destroy().map_err(|error| error_chain(&error))?;
-            }
-        }
-        Ok(Response::Done)
+            Purpose::Link => Err(RemoteError::OutOfTurn),
+        })
     }
 
-    fn sandbox(&mut self) -> Result<&mut jail::Sandbox, String> {
-        self.sandbox.as_mut().ok_or_else(|| "nothing was started".to_owned())
-    }
-
-    fn bind(&mut self, run: String, plan: &Plan) -> Result<Response, String> {
-        let home = self.directory.join("home");
-        std::fs::create_dir_all(&home).map_err(|error| error_chain(&error))?;
-        let paths = HostPaths {
-            run,
-            directory: self.directory.to_owned(),
-            bin: self.directory.join("bin"),
-            owner: "agent".to_owned(),
-            home,
-            upper: self.directory.join("upper"),
-            seed: None,
-            belljar_directories: Vec::new(),
-            executable: None,
-            run_writable: Vec::new(),
-            homes: Vec::new(),
-        };
-        let bound = jail::bind(plan, &paths).map_err(|error| error_chain(&error))?.over_links();
-        let response = Response::Bound {
-            expectation: Box::new(bound.expectation.clone()),
-            posture: Box::new(bound.host.posture.clone()),
-            warnings: bound.host.warnings.clone(),
-        };
-        self.bound = Some(bound);
-        Ok(response)
-    }
-
-    fn start(&mut self) -> Result<(), String> {
-        let bound = self.bound.take().ok_or_else(|| "nothing was bound".to_owned())?;
-        let mut sandbox = jail::start(bound).map_err(|error| error_chain(&error))?;
-        let source = sandbox.channel.take().ok_or_else(|| "there is no channel".to_owned())?;
-        // The command's streams go over the channel; these pipes are not used.
-        (sandbox.stdin, sandbox.stdout, sandbox.stderr) = (None, None, None);
-        self.sandbox = Some(sandbox);
-        if let Some(listener) = self.listener.take() {
-            std::thread::spawn(move || relay_all(&listener, &source));
-        }
+    fn begin(&mut self, run: String, stream: &TcpStream) -> Result<(), RemoteError> {
+        let directory = self.directory.join(self.begun.to_string());
+        self.begun += 1;
+        std::fs::create_dir(&directory)?;
+        let links = TcpListener::bind("127.0.0.1:0")?;
+        let address = links.local_addr()?;
+        let process = Command::new(std::env::current_exe()?)
+            .arg(SESSION)
+            .arg(&directory)
+            .stdin(Stdio::from(OwnedFd::from(stream.try_clone()?)))
+            .stdout(Stdio::from(OwnedFd::from(links)))
+            .spawn()?;
+        self.sessions.push(Session { run, process, links: address });
         Ok(())
     }
-}
 
-type Open = Arc<Mutex<Vec<(TcpStream, UnixStream)>>>;
-
-/// Takes connections for as long as the agent lives.
-fn relay_all(listener: &TcpListener, source: &OwnedFd) {
-    let open = Open::default();
-    let mut refuses = false;
-    while let Ok((stream, _)) = listener.accept() {
-        let mut lines = BufReader::with_capacity(1, stream);
-        match read_line::<Purpose>(&mut lines) {
-            Ok(Purpose::Link) if !refuses => {
-                cut(&open); // the launcher opens a link only when it has none
-                let _ = relay(lines.into_inner(), source, &open); // the launcher tries again
-            }
-            Ok(purpose @ (Purpose::Cut | Purpose::CutForGood)) => {
-                refuses = purpose == Purpose::CutForGood;
-                cut(&open);
-                let _ = write_line(lines.get_mut(), &Response::Done);
-            }
-            Ok(Purpose::Link | Purpose::Control) | Err(_) => {}
+    /// A jail ends with the process that started it, and only its control groups can be left.
+    fn destroy(&mut self, run: &str) -> Result<(), RemoteError> {
+        for session in self.sessions.iter_mut().filter(|session| session.run == run) {
+            session.process.kill()?;
+            session.process.wait()?;
         }
-    }
-}
-
-fn cut(open: &Open) {
-    let Ok(mut open) = open.lock() else { return };
-    for (far, near) in open.drain(..) {
-        let _ = (far.shutdown(Shutdown::Both), near.shutdown(Shutdown::Both));
-    }
-}
-
-/// Hands PID 1 one end of a new pair, and copies between the other one and the connection.
-fn relay(far: TcpStream, source: &OwnedFd, open: &Open) -> std::io::Result<()> {
-    far.set_nodelay(true)?;
-    let (near, inside) = UnixStream::pair()?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let descriptors = [inside.as_fd()];
-    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
-    sendmsg(source, &[IoSlice::new(b".")], &mut ancillary, SendFlags::NOSIGNAL)?;
-    for (mut from, mut to) in [
-        (Side::Far(far.try_clone()?), Side::Near(near.try_clone()?)),
-        (Side::Near(near.try_clone()?), Side::Far(far.try_clone()?)),
-    ] {
-        std::thread::spawn(move || {
-            let _ = std::io::copy(&mut from, &mut to); // how it ended does not matter
-            from.close();
-            to.close();
-        });
-    }
-    if let Ok(mut open) = open.lock() {
-        open.push((far, near));
-    }
-    Ok(())
-}
-
-/// One end of a relayed link.
-enum Side {
-    Far(TcpStream),
-    Near(UnixStream),
-}
-
-impl Side {
-    fn close(&self) {
-        let _ = match self {
-            Self::Far(stream) => stream.shutdown(Shutdown::Both),
-            Self::Near(stream) => stream.shutdown(Shutdown::Both),
-        };
-    }
-}
-
-impl std::io::Read for Side {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        match self {
-            Self::Far(stream) => stream.read(buffer),
-            Self::Near(stream) => stream.read(buffer),
+        for group in cgroup::leftovers(&cgroup::detect(), run) {
+            let removed = cgroup::remove_directory(&group);
+            removed.map_err(|error| RemoteError::Refused(error_chain(&error)))?;
         }
-    }
-}
-
-impl Write for Side {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        match self {
-            Self::Far(stream) => stream.write(bytes),
-            Self::Near(stream) => stream.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }
 }

@@ -11,12 +11,13 @@ use belljar_backend::{
     InitChannel, Link, LinkOpener, PlanError, Pod, RunningSandbox, StartError, Started,
     Unavailable, Wrapping,
 };
+use belljar_spec::text::error_chain;
 use belljar_spec::{
-    Access, BackendFeatures, BackendName, Clause, Enforcement, HostPaths, HostUid, LinkKind,
-    MountKind, Plan, PlannedMount, RunSpec, SentTree, Source, Tree, TreeAccess,
+    BackendFeatures, BackendName, Clause, Enforcement, HostPaths, HostUid, LinkKind, MountKind,
+    Plan, PlannedMount, RunSpec, SentTree, Source, Tree, TreeAccess, Usage,
 };
 
-use crate::protocol::{Control, Purpose, RemoteError, Request, Response, connect};
+use crate::protocol::{Control, Purpose, RemoteError, Request, Response, ask_once, connect};
 
 /// The most that a tree may be and grow to.
 const MAX_SENT: u64 = 1 << 30;
@@ -28,7 +29,7 @@ pub struct Remote {
     pub agent: SocketAddr,
     /// How long PID 1 waits for a link that broke.
     pub lease: Duration,
-    control: Mutex<Option<Control>>,
+    control: Mutex<Option<(Control, SocketAddr)>>,
 }
 
 impl Remote {
@@ -52,22 +53,27 @@ impl Backend for Remote {
     }
 
     fn probe(&self) -> Result<Capabilities, Unavailable> {
-        Jail.probe()
+        let unavailable = |why: String| Unavailable::new(why, "start an agent");
+        match ask_once(self.agent, Purpose::Probe) {
+            Ok(Response::Facts(facts)) => Ok(*facts),
+            Ok(_) => Err(unavailable(RemoteError::OutOfTurn.to_string())),
+            Err(error) => Err(unavailable(error_chain(&error))),
+        }
     }
 
     fn plan(&self, spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, PlanError> {
+        if spec.intercepts() {
+            return Err(PlanError::Unsupported {
+                backend: self.name(),
+                what: "opening TLS, for a secret or network.intercept,".to_owned(),
+                why: "the agent's machine cannot be given the run's own authority".to_owned(),
+            });
+        }
         let mut plan = Jail.plan(spec, capabilities)?;
         for mount in &mut plan.mounts {
             if let MountKind::Bind { source: Source::Path { path }, access, tree, .. } = &mount.what
                 && matches!(tree, Tree::User | Tree::Tool)
             {
-                if *access == Access::Writable {
-                    return Err(PlanError::Unsupported {
-                        backend: self.name(),
-                        what: format!("the mode rw for {path}"),
-                        why: "the tree is sent; use overlay, and then belljar apply".to_owned(),
-                    });
-                }
                 let (source, access) = (path.clone(), *access);
                 mount.what = MountKind::Sent { source, access, size: MAX_SENT };
             }
@@ -91,14 +97,14 @@ impl Backend for Remote {
                 mount.what = MountKind::Tmpfs { size, mode: SENT_MODE };
             }
         }
-        let mut control = Control::connect(self.agent).map_err(failed)?;
+        let mut control = Control::connect(self.agent, paths.run.clone()).map_err(failed)?;
         let request = Request::Bind { run: paths.run.clone(), plan: Box::new(there) };
-        let Response::Bound { expectation, posture, mut warnings } =
+        let Response::Bound { expectation, posture, mut warnings, links } =
             control.ask(&request).map_err(failed)?
         else {
             return Err(failed(RemoteError::OutOfTurn));
         };
-        *self.control.lock().unwrap_or_else(PoisonError::into_inner) = Some(control);
+        *self.control.lock().unwrap_or_else(PoisonError::into_inner) = Some((control, links));
         warnings.extend(here.host.warnings);
         Ok(Bound {
             expectation: *expectation,
@@ -113,15 +119,14 @@ impl Backend for Remote {
 
     fn open(&self, _: &Bound) -> Result<Box<dyn Pod>, StartError> {
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let control = control.ok_or_else(|| StartError::new("nothing was bound"))?;
-        let (agent, lease) = (self.agent, self.lease);
-        Ok(Box::new(RemotePod { agent, lease, control: Some(control) }))
+        let (control, links) = control.ok_or_else(|| StartError::new("nothing was bound"))?;
+        Ok(Box::new(RemotePod { links, lease: self.lease, control: Some(control) }))
     }
 }
 
 #[derive(Debug)]
 struct RemotePod {
-    agent: SocketAddr,
+    links: SocketAddr,
     lease: Duration,
     control: Option<Control>,
 }
@@ -132,7 +137,7 @@ impl Pod for RemotePod {
         let control = self.control.take();
         let mut control = control.ok_or_else(|| StartError::new("one sandbox is all there is"))?;
         control.ask(&Request::Start).map_err(StartError::new)?;
-        let mut opener = Opener(self.agent);
+        let mut opener = Opener(self.links);
         let fd = opener.open().map_err(StartError::new)?;
         Ok(Started {
             channel: Some(InitChannel {
@@ -149,7 +154,7 @@ impl Pod for RemotePod {
             listeners: Vec::new(),
             init_pid: None,
             command_uid: None,
-            sandbox: Box::new(RemoteSandbox(control)),
+            sandbox: Box::new(RemoteSandbox { control, usage: Usage::default(), oom_kills: 0 }),
         })
     }
 }
@@ -164,31 +169,58 @@ impl LinkOpener for Opener {
 }
 
 #[derive(Debug)]
-struct RemoteSandbox(Control);
+struct RemoteSandbox {
+    control: Control,
+    /// As last measured.
+    usage: Usage,
+    oom_kills: u64,
+}
+
+impl RemoteSandbox {
+    /// What fails shows when it is destroyed.
+    fn ask_and_measure(&mut self, request: &Request) {
+        if let Ok(Response::Measured { usage, oom_kills }) = self.control.ask(request) {
+            (self.usage, self.oom_kills) = (*usage, oom_kills);
+        }
+    }
+}
 
 impl RunningSandbox for RemoteSandbox {
     fn kill(&mut self) {
-        let _ = self.0.ask(&Request::Kill); // what fails shows when it is destroyed
+        let _ = self.control.ask(&Request::Kill); // what fails shows when it is destroyed
     }
 
     fn reap(&mut self) {
-        let _ = self.0.ask(&Request::Reap);
+        self.ask_and_measure(&Request::Reap);
     }
 
     fn destroy(&mut self) -> Result<(), DestroyError> {
-        let destroyed = self.0.ask(&Request::Destroy);
+        let destroyed = self.control.ask(&Request::Destroy);
         destroyed.map(drop).map_err(|error| DestroyError(Box::new(error)))
     }
 
+    fn sample(&mut self) {
+        self.ask_and_measure(&Request::Sample);
+    }
+
     fn make_limits(&mut self) -> Result<(), StartError> {
-        self.0.ask(&Request::MakeLimits).map(drop).map_err(StartError::new)
+        self.control.ask(&Request::MakeLimits).map(drop).map_err(StartError::new)
     }
 
     fn join_limits(&mut self) -> Result<(), StartError> {
-        self.0.ask(&Request::JoinLimits).map(drop).map_err(StartError::new)
+        self.control.ask(&Request::JoinLimits).map(drop).map_err(StartError::new)
     }
 
     fn set_up_failure(&self) -> StartError {
         StartError::new("the sandbox ended before it had answered")
+    }
+
+    fn oom_kills(&self) -> u64 {
+        self.oom_kills
+    }
+
+    fn usage(&self, usage: &mut Usage) {
+        // The clock is the launcher's.
+        *usage = Usage { wall_ms: usage.wall_ms, ..self.usage };
     }
 }

@@ -8,7 +8,12 @@
 mod agent;
 mod backend;
 mod protocol;
+mod session;
+#[cfg(feature = "launcher")]
+mod take_place;
 
 pub use agent::{AGENT, run_if_asked};
 pub use backend::Remote;
 pub use protocol::{Purpose, RemoteError, ask_agent};
+#[cfg(feature = "launcher")]
+pub use take_place::take_the_jails_place;

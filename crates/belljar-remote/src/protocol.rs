@@ -4,7 +4,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use belljar_spec::{Expectation, Plan, Posture};
+use belljar_backend::Capabilities;
+use belljar_spec::{Expectation, Plan, Posture, Usage};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -24,10 +25,14 @@ pub enum RemoteError {
 }
 
 /// The first line of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Purpose {
-    /// Requests follow, from the launcher.
-    Control,
+    /// The launcher asks what the agent's machine can do.
+    Probe,
+    /// Requests follow, from the launcher of this run.
+    Control { run: String },
+    /// What a dead launcher left of this run is to go.
+    Destroy { run: String },
     /// The channel's bytes follow.
     Link,
     /// A test breaks all links.
@@ -43,13 +48,26 @@ pub(crate) enum Request {
     MakeLimits,
     JoinLimits,
     Kill,
+    Sample,
     Reap,
     Destroy,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Response {
-    Bound { expectation: Box<Expectation>, posture: Box<Posture>, warnings: Vec<String> },
+    Facts(Box<Capabilities>),
+    Bound {
+        expectation: Box<Expectation>,
+        posture: Box<Posture>,
+        warnings: Vec<String>,
+        /// Where links to PID 1 are taken.
+        links: SocketAddr,
+    },
+    /// So far; all of it once the sandbox is reaped.
+    Measured {
+        usage: Box<Usage>,
+        oom_kills: u64,
+    },
     Done,
     Failed(String),
 }
@@ -62,13 +80,20 @@ pub(crate) fn connect(agent: SocketAddr, purpose: Purpose) -> Result<TcpStream, 
     Ok(stream)
 }
 
-/// For a test: asks the agent for something besides a run, and waits until it is done.
+/// Asks the agent for something besides a run, and waits until it is done.
 pub fn ask_agent(agent: SocketAddr, purpose: Purpose) -> Result<(), RemoteError> {
-    let mut lines = BufReader::new(connect(agent, purpose)?);
-    match read_line(&mut lines)? {
+    match ask_once(agent, purpose)? {
         Response::Done => Ok(()),
+        _ => Err(RemoteError::OutOfTurn),
+    }
+}
+
+pub(crate) fn ask_once(agent: SocketAddr, purpose: Purpose) -> Result<Response, RemoteError> {
+    let stream = connect(agent, purpose)?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    match read_line(&mut BufReader::new(stream))? {
         Response::Failed(why) => Err(RemoteError::Refused(why)),
-        Response::Bound { .. } => Err(RemoteError::OutOfTurn),
+        response => Ok(response),
     }
 }
 
@@ -77,8 +102,8 @@ pub fn ask_agent(agent: SocketAddr, purpose: Purpose) -> Result<(), RemoteError>
 pub(crate) struct Control(BufReader<TcpStream>);
 
 impl Control {
-    pub(crate) fn connect(agent: SocketAddr) -> Result<Self, RemoteError> {
-        let stream = connect(agent, Purpose::Control)?;
+    pub(crate) fn connect(agent: SocketAddr, run: String) -> Result<Self, RemoteError> {
+        let stream = connect(agent, Purpose::Control { run })?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         Ok(Self(BufReader::new(stream)))
     }

@@ -20,19 +20,21 @@ use std::time::Duration;
 use belljar_record::Outcome;
 use belljar_record::home::Home;
 use belljar_remote::{AGENT, Purpose, Remote, ask_agent};
-use belljar_run::run::{LaunchError, Observer, Output, Streams, launch, prepare_on};
+use belljar_run::run::{Close, LaunchError, Observer, Output, Streams, launch, prepare_on};
 use belljar_spec::wire::control::Keep;
 use belljar_spec::{
     BackendChoice, BackendName, Limits, Mount, MountMode, OsText, Posture, RUN_SPEC_VERSION,
     Rootfs, RunId, RunSpec, Stdin, StopReason, Terminal, User,
 };
-use belljar_testkit::{marker, processes_with, until};
+use belljar_testkit::{marker, processes_with, send, until};
+use rustix::process::Signal;
 
-const CASES: [(&str, fn()); 6] = [
+const CASES: [(&str, fn()); 7] = [
     ("output_and_exit_code", output_and_exit_code),
     ("nothing_is_shared", nothing_is_shared),
     ("a_tree_comes_back", a_tree_comes_back),
-    ("rw_is_refused", rw_is_refused),
+    ("rw_is_applied_at_the_end", rw_is_applied_at_the_end),
+    ("what_changed_here_meanwhile_is_kept", what_changed_here_meanwhile_is_kept),
     ("the_link_is_cut_and_the_run_goes_on", the_link_is_cut_and_the_run_goes_on),
     ("the_lease_ends", the_lease_ends),
 ];
@@ -131,7 +133,7 @@ impl Here {
         let spec = spec(mode.map(|mode| (self.work(""), mode)), script);
         let prepared = prepare_on(Box::new(remote), spec, Keep::WhileCommandRuns)?;
         let streams = Streams { stdin: None, output: Output::Captured, terminal: None };
-        launch(&home, prepared, streams, &mut Nothing)
+        launch(&home, prepared, streams, Close::Here, &mut Nothing)
     }
 
     fn run(&self, script: &str) -> Outcome {
@@ -193,8 +195,12 @@ fn spec(workspace: Option<(PathBuf, MountMode)>, script: &str) -> RunSpec {
         oci_runtime: None,
         egress: Default::default(),
         agent: None,
+        terminal_agent: None,
+        shell: None,
+        git_identity: None,
         commands: Default::default(),
         untrusted_tree: None,
+        denied_calls: Default::default(),
     }
 }
 
@@ -241,12 +247,50 @@ fn a_tree_comes_back() {
     assert!(!data.join("b").exists());
 }
 
-fn rw_is_refused() {
+/// Not before the run ends, and never a control file, which is read-only in a tree that is mounted.
+fn rw_is_applied_at_the_end() {
     let here = Here::new();
-    let refused = here.run_as(Some(MountMode::Rw), LONG, "true").unwrap_err();
-    assert!(refused.to_string().contains("overlay"), "{refused}");
-    let outcome = here.run_as(Some(MountMode::Overlay), LONG, "true").unwrap(); // the control
-    assert_eq!(outcome.exit.code, Some(0));
+    fs::write(here.work("a"), "one\n").unwrap();
+    fs::write(here.work("Makefile"), "all:\n").unwrap();
+    fs::create_dir(here.work(".git")).unwrap();
+    fs::create_dir(here.work(".git/hooks")).unwrap();
+    let script = "echo more >> a; echo new > f; echo true > .git/hooks/pre-commit; exit 4";
+    let outcome = here.run_as(Some(MountMode::Rw), LONG, script).unwrap();
+    assert_eq!(outcome.exit.code, Some(4), "{outcome:?}");
+    let report = outcome.workspace.expect("the changes are known");
+    let applied = report.applied.expect("it was applied");
+    let counts = (applied.changes, applied.held_back, applied.conflicts, applied.failed);
+    assert_eq!(counts, (2, 1, 0, None));
+    assert_eq!(fs::read_to_string(here.work("a")).unwrap(), "one\nmore\n");
+    assert_eq!(fs::read_to_string(here.work("f")).unwrap(), "new\n");
+    assert!(!here.work(".git/hooks/pre-commit").exists());
+    // The control: an overlay changes nothing here.
+    let outcome = here.run_as(Some(MountMode::Overlay), LONG, "echo again >> a").unwrap();
+    assert_eq!(outcome.workspace.unwrap().applied, None);
+    assert_eq!(fs::read_to_string(here.work("a")).unwrap(), "one\nmore\n");
+}
+
+/// Both versions are there afterwards: the one here in its place, the run's in its directory.
+fn what_changed_here_meanwhile_is_kept() {
+    let here = Here::new();
+    fs::write(here.work("a"), "one\n").unwrap();
+    let (mine, mark) = (here.work("a"), marker());
+    let running = mark.clone();
+    let writer = std::thread::spawn(move || {
+        assert!(until(LONG, || !processes_with(&running).is_empty()));
+        fs::write(&mine, "mine\n").unwrap();
+        processes_with(&running).into_iter().for_each(|pid| send(pid, Signal::KILL));
+    });
+    let script = format!("echo theirs > a; echo new > f; sleep {mark}; exit 0");
+    let outcome = here.run_as(Some(MountMode::Rw), LONG, &script).unwrap();
+    writer.join().unwrap();
+    let applied = outcome.workspace.clone().and_then(|report| report.applied);
+    let applied = applied.unwrap_or_else(|| panic!("{outcome:?}"));
+    assert_eq!((applied.changes, applied.conflicts, applied.failed), (0, 1, None));
+    assert_eq!(fs::read_to_string(here.work("a")).unwrap(), "mine\n");
+    assert!(!here.work("f").exists());
+    let data = here.directory.path().join("home/runs").join(outcome.id.to_string());
+    assert_eq!(fs::read_to_string(data.join("upper/0/data/a")).unwrap(), "theirs\n");
 }
 
 /// In the middle of output, several times; nothing is lost, repeated or changed.

@@ -1,5 +1,7 @@
 //! Tests each backend by running a canary command in it.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,9 +10,14 @@ use std::time::{Duration, Instant};
 
 use belljar_backend::engine::{Engine, INIT_INSIDE};
 use belljar_backend::{Backend, Capabilities, Unavailable, by_name};
+use belljar_record::home::Home;
+use belljar_record::store;
 use belljar_spec::init_process::NOTHING;
 use belljar_spec::{BackendName, Boundary, ImageUse, Posture};
 use serde::{Deserialize, Serialize};
+
+use crate::container;
+use crate::setup::{self, Account, Machine, StepState};
 
 /// Per backend, even if it hangs.
 const CANARY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -33,6 +40,9 @@ pub struct BackendReport {
     pub why: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
+    /// Inside a container: the flags of its engine with which the jail works.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub container_flags: Vec<String>,
     pub took_ms: u64,
 }
 
@@ -50,6 +60,8 @@ pub struct EngineInfo {
 /// The part of `run --json` that is read back.
 #[derive(Deserialize)]
 struct Canary {
+    #[serde(default)]
+    id: Option<belljar_spec::RunId>,
     reason: belljar_spec::StopReason,
     posture: Posture,
 }
@@ -65,13 +77,8 @@ pub fn examine_all(belljar: &Path) -> Vec<BackendReport> {
         let at_once: Vec<_> = engines.into_iter().map(examine).collect();
         all.extend(at_once.into_iter().map(|(name, thread)| {
             thread.join().unwrap_or_else(|_| {
-                let why = "the test itself failed".to_owned();
-                report(
-                    name,
-                    Instant::now(),
-                    BackendInfo::default(),
-                    Err(CanaryFailure { why, fix: None }),
-                )
+                let failed = CanaryFailure::because("the test itself failed");
+                report(name, Instant::now(), BackendInfo::default(), Err(failed))
             })
         }));
     });
@@ -88,8 +95,7 @@ pub fn examine(belljar: &Path, backend: BackendName) -> BackendReport {
     let features = backend.features();
     let outcome = match (features.boundary, features.image) {
         (Boundary::None, _) => {
-            let why = "no isolation; never selected automatically".to_owned();
-            Err(CanaryFailure { why, fix: None })
+            Err(CanaryFailure::because("no isolation; never selected automatically"))
         }
         (Boundary::Sandbox, ImageUse::None) => {
             let probed = by_name(backend).and_then(|jail| jail.probe());
@@ -143,21 +149,31 @@ fn report(
     outcome: Result<Posture, CanaryFailure>,
 ) -> BackendReport {
     let took_ms = started.elapsed().as_millis() as u64;
-    let (usable, posture, why, fix) = match outcome {
-        Ok(posture) => (true, Some(posture), None, None),
-        Err(CanaryFailure { why, fix }) => (false, None, Some(why), fix),
+    let (posture, failure) = match outcome {
+        Ok(posture) => (Some(posture), None),
+        Err(failure) => (None, Some(failure)),
     };
-    BackendReport { backend, usable, version, engine, posture, why, fix, took_ms }
+    let (usable, why) = (failure.is_none(), failure.as_ref().map(|failure| failure.why.clone()));
+    let CanaryFailure { fix, container_flags, .. } = failure.unwrap_or_default();
+    BackendReport { backend, usable, version, engine, posture, why, fix, container_flags, took_ms }
 }
 
+#[derive(Default)]
 struct CanaryFailure {
     why: String,
     fix: Option<String>,
+    container_flags: Vec<String>,
+}
+
+impl CanaryFailure {
+    fn because(why: impl Into<String>) -> Self {
+        Self { why: why.into(), ..Self::default() }
+    }
 }
 
 impl From<Unavailable> for CanaryFailure {
     fn from(Unavailable { why, fix }: Unavailable) -> Self {
-        Self { why, fix: Some(fix) }
+        Self { why, fix: Some(fix), container_flags: Vec::new() }
     }
 }
 
@@ -183,13 +199,14 @@ fn query_engine(backend: BackendName, until: Instant) -> Result<EngineQuery, Can
             let _ = sender.send(capabilities);
         }
     });
-    let no_thread = |error: std::io::Error| CanaryFailure { why: error.to_string(), fix: None };
+    let no_thread = |error: std::io::Error| CanaryFailure::because(error.to_string());
     thread.map_err(no_thread)?;
     match image.recv_timeout(until.saturating_duration_since(Instant::now())) {
         Ok(image) => Ok(EngineQuery { image: image?, about }),
         Err(_) => Err(CanaryFailure {
             why: format!("no response within {} seconds", CANARY_TIMEOUT.as_secs()),
             fix: Some(format!("restart the {backend} engine")),
+            container_flags: Vec::new(),
         }),
     }
 }
@@ -200,7 +217,7 @@ fn canary(
     arguments: &[&str],
     until: Instant,
 ) -> Result<Posture, CanaryFailure> {
-    let failed = |why: String| CanaryFailure { why, fix: None };
+    let failed = |why: String| CanaryFailure::because(why);
     let mut child = Command::new(belljar)
         .args(["run", "--no-config", "--workspace", "none", "--json", "--backend", backend.name()])
         .args(arguments)
@@ -231,12 +248,26 @@ fn canary(
     if let Some(mut pipe) = child.stderr.take() {
         let _ = pipe.read_to_string(&mut stderr);
     }
-    match serde_json::from_str::<Canary>(&stdout) {
-        Ok(Canary { reason: belljar_spec::StopReason::Exited, posture }) if status.success() => {
+    let ended = serde_json::from_str::<Canary>(&stdout);
+    if let Some(id) = ended.as_ref().ok().and_then(|canary| canary.id) {
+        remove_record(&id);
+    }
+    match ended {
+        Ok(Canary { reason: belljar_spec::StopReason::Exited, posture, .. })
+            if status.success() =>
+        {
             Ok(posture)
         }
         Ok(canary) => Err(failed(format!("the canary stopped: {}", canary.reason.name()))),
         Err(_) => Err(explain(backend, &stderr)),
+    }
+}
+
+/// A canary is no run of the user's: `ps -a` does not list it. If it cannot be removed, retention does it later.
+fn remove_record(id: &belljar_spec::RunId) {
+    let Ok(home) = Home::open(&std::env::vars_os().collect()) else { return };
+    if let Ok(run) = store::find(&home, id.as_str()) {
+        let _ = crate::retention::remove(&home, &run, crate::retention::UnreviewedChanges::Keep);
     }
 }
 
@@ -251,18 +282,51 @@ fn explain(backend: BackendName, stderr: &str) -> CanaryFailure {
         Some(cause) => format!("{error}: {cause}"),
         None => error,
     };
+    // The canary's hint may be this very command.
+    let fix = part("hint:").filter(|hint| !hint.starts_with("belljar doctor"));
+    let failure = CanaryFailure { why, fix, container_flags: Vec::new() };
+    match backend {
+        BackendName::Jail => jail_problem(failure),
+        BackendName::Podman => match lacks_subordinate_ids() {
+            true => CanaryFailure { fix: Some(SUBORDINATE_IDS_FIX.to_owned()), ..failure },
+            false => failure,
+        },
+        BackendName::Docker | BackendName::Host => failure,
+    }
+}
+
+/// Ubuntu 23.10 and later.
+const APPARMOR_FIX: &str = "AppArmor denies user namespaces to programs without a profile: sudo belljar setup, \
+    which adds one";
+const SUBORDINATE_IDS_FIX: &str =
+    "sudo belljar setup, which gives your user the subordinate ids that rootless containers need";
+
+/// In a container, and under AppArmor, the error of the canary is not the cause.
+fn jail_problem(failure: CanaryFailure) -> CanaryFailure {
+    let env: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
+    let home = Home::open(&env).ok();
+    if let Some(problem) = home.and_then(|home| container::problem(home.path())) {
+        let fix = Some(problem.fix());
+        return CanaryFailure { why: problem.why, fix, container_flags: problem.flags };
+    }
     let restricted =
         std::fs::read_to_string("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
             .is_ok_and(|text| text.trim() == "1");
-    let fix = if restricted && backend == BackendName::Jail {
-        Some(APPARMOR_FIX.to_owned())
-    } else {
-        part("hint:")
-    };
-    CanaryFailure { why, fix }
+    match restricted && !rustix::process::geteuid().is_root() {
+        true => CanaryFailure { fix: Some(APPARMOR_FIX.to_owned()), ..failure },
+        false => failure,
+    }
 }
 
-/// Ubuntu 24.04 and later deny user namespaces to programs without a profile.
-const APPARMOR_FIX: &str = "AppArmor denies user namespaces to programs without a profile. Run as root:\n\
-    printf 'abi <abi/4.0>,\\ninclude <tunables/global>\\nprofile belljar /**/belljar flags=(unconfined) \
-    {\\n  userns,\\n}\\n' > /etc/apparmor.d/belljar && apparmor_parser -r /etc/apparmor.d/belljar";
+/// Whether the caller is an ordinary user without them.
+fn lacks_subordinate_ids() -> bool {
+    let uid = rustix::process::geteuid().as_raw().to_string();
+    let machine = Account::find(&uid).ok().zip(std::env::current_exe().ok());
+    let machine = machine.and_then(|(account, belljar)| Machine::here(account, belljar).ok());
+    machine.is_some_and(|machine| {
+        machine
+            .examine()
+            .iter()
+            .any(|step| step.name == setup::SUBORDINATE_IDS && step.state == StepState::Needed)
+    })
+}

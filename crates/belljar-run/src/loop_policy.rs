@@ -53,8 +53,13 @@ impl Loop {
         }
     }
 
-    pub(crate) fn totals(&self) -> &AgentTotals {
-        &self.totals
+    /// The totals of all finished iterations, and the time of the loop so far.
+    pub(crate) fn totals_at(&self, elapsed: Duration) -> AgentTotals {
+        let elapsed = (self.earlier + elapsed).as_millis();
+        AgentTotals {
+            elapsed_ms: u64::try_from(elapsed).unwrap_or(u64::MAX),
+            ..self.totals.clone()
+        }
     }
 
     /// Iterations in this run.
@@ -268,6 +273,7 @@ mod tests {
         let agent = AgentSpec {
             kind: AgentKind::Command,
             program: vec!["agent".into()],
+            format: None,
             prompt: String::new(),
             model: None,
             args: Vec::new(),

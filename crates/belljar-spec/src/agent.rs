@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::manifest::{AgentKind, Auth, Permissions, SessionMode};
+use crate::manifest::{AgentKind, Auth, OutputFormat, Permissions, SessionMode};
 use crate::runspec::millis;
 use crate::text::OsText;
 
@@ -25,6 +25,9 @@ pub struct AgentSpec {
     pub kind: AgentKind,
     /// The program inside, and what always comes first after it; for the kind `command` all of it.
     pub program: Vec<OsText>,
+    /// Whose output a program of the kind `command` prints; without it each line is a message.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub format: Option<OutputFormat>,
     /// Not part of any argument list unless the adapter cannot pass it otherwise.
     pub prompt: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]

@@ -17,6 +17,9 @@ pub struct SeenMount {
     pub read_only: bool,
     pub nosuid: bool,
     pub nodev: bool,
+    /// A mount that is made elsewhere may appear here.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub propagates: bool,
     /// How much fits in, of a file system in memory.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub size: Option<u64>,
@@ -67,6 +70,15 @@ pub struct Ids {
     pub saved: u32,
 }
 
+/// What process 1 read back about itself; it holds for all commands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InitState {
+    /// No terminal of the launcher's controls it.
+    pub own_session: bool,
+    /// All that it has or can get, as the kernel prints them.
+    pub capabilities: u64,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attestation {
     pub pid: u32,
@@ -91,6 +103,10 @@ pub struct Attestation {
     /// Process 1 has asked the kernel to end it with its parent.
     #[serde(default)]
     pub dies_with_launcher: bool,
+    #[serde(default)]
+    pub init: InitState,
+    #[serde(default)]
+    pub hostname: String,
     pub mounts: Vec<SeenMount>,
     pub interfaces: Vec<String>,
     /// What the command will have open.

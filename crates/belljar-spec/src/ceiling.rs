@@ -119,7 +119,7 @@ impl CeilingFile {
             let permitted = match (choice, wanted.from) {
                 (BackendChoice::Auto, Where::Settings(_)) => !of_auto(allowed).is_empty(),
                 // It is tried as it is, without regard to this ceiling.
-                (BackendChoice::Auto, Where::Spec) => {
+                (BackendChoice::Auto, Where::Spec | Where::Change) => {
                     of_auto(allowed).len() == BackendName::auto().count()
                 }
                 (named, _) => allowed.iter().any(|backend| BackendChoice::from(*backend) == named),

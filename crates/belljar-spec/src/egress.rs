@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::host::Host;
+use crate::manifest::AgentKind;
 use crate::text::OsText;
 
 /// Where the proxy listens on the sandbox's loopback, for HTTP and SOCKS5 alike. Above the ports that the
@@ -78,13 +79,43 @@ pub enum SecretPlace {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "from", rename_all = "snake_case")]
 pub enum SecretSource {
-    Env { name: String },
-    File { path: OsText },
-    Command { argv: Vec<String> },
-    Keyring { entry: String },
+    Env {
+        name: String,
+    },
+    File {
+        path: OsText,
+    },
+    Command {
+        argv: Vec<String>,
+    },
+    Keyring {
+        entry: String,
+    },
+    /// The agent's own login on the host, which the supervisor keeps fresh. No manifest can name this source.
+    Login(LoginSource),
 }
 
-/// A plain HTTP port inside that forwards to one destination.
+/// A part of an agent's login: where it is stored, and where it is refreshed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoginSource {
+    pub agent: AgentKind,
+    pub part: LoginPart,
+    /// The agent's own file on the host.
+    pub file: OsText,
+    /// Held while the login is refreshed, by every run of this user.
+    pub lock: OsText,
+    pub token_url: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoginPart {
+    AccessToken,
+    /// The account that requests are made for.
+    Account,
+}
+
+/// A port inside that forwards to one destination: plain HTTP, or bytes as they are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteSpec {
     pub listen: u16,
@@ -95,11 +126,47 @@ pub struct RouteSpec {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteTarget {
-    pub scheme: Scheme,
+    pub scheme: RouteScheme,
     pub host: Host,
     pub port: u16,
     /// In front of every request's path; without a slash at the end, so empty for the root.
     pub path: String,
+}
+
+impl fmt::Display for RouteTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { scheme, host, port, path } = self;
+        write!(f, "{}://{host}", scheme.name())?;
+        if scheme.http().map(Scheme::usual_port) != Some(*port) {
+            write!(f, ":{port}")?;
+        }
+        f.write_str(path)
+    }
+}
+
+/// What a route carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RouteScheme {
+    Http,
+    Https,
+    /// Bytes, which the proxy does not read.
+    Tcp,
+}
+
+impl RouteScheme {
+    pub fn name(self) -> &'static str {
+        self.http().map_or("tcp", Scheme::name)
+    }
+
+    /// `None` where it does not carry requests.
+    pub fn http(self) -> Option<Scheme> {
+        match self {
+            Self::Http => Some(Scheme::Http),
+            Self::Https => Some(Scheme::Https),
+            Self::Tcp => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -35,11 +35,15 @@ pub const TEST_IMAGE_PODMAN: &str = "BELLJAR_TEST_IMAGE_PODMAN";
 pub const TEST_IMAGE_ARCHIVE: &str = "BELLJAR_TEST_IMAGE_ARCHIVE";
 /// The name of an image of Debian's minimal system on the tests' Docker.
 pub const TEST_IMAGE_DEBIAN: &str = "BELLJAR_TEST_IMAGE_DEBIAN";
+/// An AppArmor parser that knows the rules of version 4.
+pub const TEST_APPARMOR_PARSER: &str = "BELLJAR_TEST_APPARMOR_PARSER";
 
 /// The engine in whose containers the test suite runs the jail's tests.
 pub const TEST_ON: &str = "BELLJAR_TEST_ON";
 /// A belljar executable that was built without the jail, for the tests of it.
 pub const TEST_NO_JAIL: &str = "BELLJAR_TEST_NO_JAIL";
+/// The launcher of `belljar-remote`, whose jail is behind TCP, for the tests of it.
+pub const TEST_REMOTE: &str = "BELLJAR_TEST_REMOTE";
 /// How long PID 1 of a container lives without a message, in the test suite. Only a build with debug assertions
 /// reads it.
 pub const TEST_LEASE_MS: &str = "BELLJAR_TEST_LEASE_MS";

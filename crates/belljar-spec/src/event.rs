@@ -51,6 +51,12 @@ pub enum EventKind {
     /// What only the set-up could reach is out of reach from here on.
     #[serde(rename = "egress.narrowed")]
     EgressNarrowed,
+    /// The operator changed what the run may reach. On disk before it takes effect.
+    #[serde(rename = "network.changed")]
+    NetworkChanged,
+    /// The operator gave a kept sandbox another time to live.
+    #[serde(rename = "run.renewed")]
+    RunRenewed,
     /// A port inside that the host can reach.
     #[serde(rename = "port.published")]
     PortPublished,
@@ -72,8 +78,17 @@ pub enum EventKind {
     /// The same, and it was started all the same.
     #[serde(rename = "command.warned")]
     CommandWarned,
+    /// The agent's login has a new access token, from its service or from the host's own agent.
+    #[serde(rename = "login.refreshed")]
+    LoginRefreshed,
+    /// The agent's login could not be refreshed.
+    #[serde(rename = "login.failed")]
+    LoginFailed,
     #[serde(rename = "limit.hit")]
     LimitHit,
+    /// System calls that the filter refused, in a run that is traced.
+    #[serde(rename = "syscall.denied")]
+    SyscallDenied,
     /// Values that look secret stood in the output and were covered.
     #[serde(rename = "secret.masked")]
     SecretMasked,

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::attest::{
-    AttemptResult, Attestation, BriefAttestation, CapabilitySets, Ids, SeenDescriptor, SeenMount,
+    AttemptResult, Attestation, BriefAttestation, CapabilitySets, Ids, InitState, SeenDescriptor,
+    SeenMount,
 };
 use crate::runspec::User;
 use crate::text::OsText;
@@ -46,7 +47,7 @@ pub enum ExpectedKernel {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToleratedMount {
     pub target: OsText,
-    pub reach: Reach,
+    pub reach: MountReach,
     /// Of one of these types; any where it is empty.
     pub fstypes: Vec<String>,
     pub read_only: bool,
@@ -54,7 +55,7 @@ pub struct ToleratedMount {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reach {
+pub enum MountReach {
     Exactly,
     /// The place itself and everything below it.
     AndBelow,
@@ -63,8 +64,8 @@ pub enum Reach {
 impl ToleratedMount {
     fn covers(&self, seen: &SeenMount) -> bool {
         let here = match self.reach {
-            Reach::Exactly => seen.target == self.target,
-            Reach::AndBelow => seen.target.as_path().starts_with(self.target.as_path()),
+            MountReach::Exactly => seen.target == self.target,
+            MountReach::AndBelow => seen.target.as_path().starts_with(self.target.as_path()),
         };
         here && (self.fstypes.is_empty() || self.fstypes.contains(&seen.fstype))
             && (seen.read_only || !self.read_only)
@@ -85,6 +86,9 @@ pub struct Expectation {
     /// Empty in the jail, where everything is in the plan.
     #[serde(default)]
     pub tolerated: Vec<ToleratedMount>,
+    /// No mount of the host's may appear inside later. Engines decide that for their containers themselves.
+    #[serde(default)]
+    pub private_mounts: bool,
     /// Namespaces of the launcher's in which the command must not be.
     #[serde(default)]
     pub apart_from: BTreeMap<String, String>,
@@ -94,6 +98,11 @@ pub struct Expectation {
     /// The kernel ends process 1 with the launcher. Elsewhere the channel's end does.
     #[serde(default)]
     pub dies_with_launcher: bool,
+    /// `None` where an engine decides, as for the host name.
+    #[serde(default)]
+    pub init: Option<InitState>,
+    #[serde(default)]
+    pub hostname: Option<String>,
     pub seccomp_filters: u32,
     pub landlock: u32,
     pub rlimits: BTreeMap<String, u64>,
@@ -154,6 +163,24 @@ impl Expectation {
         }
         if seen.parent != 1 {
             wrong.push(format!("the parent is process {}, not 1", seen.parent));
+        }
+        self.compare_init(seen, wrong);
+    }
+
+    fn compare_init(&self, seen: &Attestation, wrong: &mut Vec<String>) {
+        if let Some(expected) = self.init {
+            if expected.own_session != seen.init.own_session {
+                wrong.push("process 1 is in a session of another process".to_owned());
+            }
+            let (found, expected) = (seen.init.capabilities, expected.capabilities);
+            if found != expected {
+                wrong.push(format!("process 1 has the capabilities {found:x}, not {expected:x}"));
+            }
+        }
+        if let Some(expected) = &self.hostname
+            && *expected != seen.hostname
+        {
+            wrong.push(format!("the host name is \"{}\", not \"{expected}\"", seen.hostname));
         }
     }
 
@@ -230,6 +257,9 @@ impl Expectation {
             if !expected.contains_key(target) && !tolerated {
                 let fstype = &mount.fstype;
                 wrong.push(format!("{target} ({fstype}) is mounted and is not in the plan"));
+            }
+            if self.private_mounts && mount.propagates {
+                wrong.push(format!("{target} receives mounts that are made elsewhere"));
             }
         }
     }
@@ -309,157 +339,4 @@ fn compare_attempts(seen: &Attestation, wrong: &mut Vec<String>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn expected() -> Expectation {
-        Expectation {
-            user: User { uid: 1000, gid: 1000 },
-            uid_map: None,
-            gid_map: None,
-            kernel: ExpectedKernel::Any,
-            groups: Vec::new(),
-            mounts: Vec::new(),
-            tolerated: Vec::new(),
-            apart_from: BTreeMap::new(),
-            sizes: Vec::new(),
-            dies_with_launcher: false,
-            seccomp_filters: 1,
-            landlock: 0,
-            rlimits: [("core".to_owned(), 1)].into(),
-            environment: vec![OsText::from("HOME")],
-            writable: Vec::new(),
-        }
-    }
-
-    fn good() -> BriefAttestation {
-        let ids = Ids { real: 1000, effective: 1000, saved: 1000 };
-        let pipe = |number| SeenDescriptor { number, refers_to: OsText::from("pipe:[1]") };
-        BriefAttestation {
-            uids: ids,
-            gids: ids,
-            groups: Vec::new(),
-            capabilities: CapabilitySets::default(),
-            no_new_privileges: true,
-            seccomp_mode: 2,
-            seccomp_filters: 1,
-            descriptors: vec![pipe(0), pipe(1), pipe(2)],
-            rlimits: [("core".to_owned(), 1)].into(),
-            environment: vec![OsText::from("TERM")],
-        }
-    }
-
-    #[test]
-    fn a_short_attestation_is_compared_with_the_command_s_own_environment() {
-        let environment = [OsText::from("TERM")];
-        assert_eq!(expected().compare_brief(&good(), &environment), Vec::<String>::new());
-        assert_eq!(expected().compare_brief(&good(), &[]).len(), 1);
-    }
-
-    #[test]
-    fn each_thing_that_a_short_attestation_says_is_looked_at() {
-        type Change = fn(&mut BriefAttestation);
-        let changes: [Change; 9] = [
-            |seen| seen.uids.saved = 0,
-            |seen| seen.gids.real = 0,
-            |seen| seen.groups.push(27),
-            |seen| seen.capabilities.bounding = 1,
-            |seen| seen.no_new_privileges = false,
-            |seen| seen.seccomp_mode = 0,
-            |seen| seen.seccomp_filters = 0,
-            |seen| seen.descriptors[2].number = 3,
-            |seen| seen.rlimits.clear(),
-        ];
-        for (at, change) in changes.into_iter().enumerate() {
-            let mut seen = good();
-            change(&mut seen);
-            let wrong = expected().compare_brief(&seen, &[OsText::from("TERM")]);
-            assert_eq!(wrong.len(), 1, "change {at}: {wrong:?}");
-        }
-    }
-
-    /// What is promised by a namespace, a size, Landlock or the end with the launcher.
-    fn promised() -> (Expectation, Attestation) {
-        let one = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
-        let tmp = OsText::from("/tmp");
-        let expectation = Expectation {
-            apart_from: one("net", "net:[1]"),
-            sizes: vec![(tmp.clone(), 1 << 20)],
-            dies_with_launcher: true,
-            landlock: 3,
-            mounts: vec![ExpectedMount {
-                target: tmp.clone(),
-                identity: None,
-                fstype: Some("tmpfs".to_owned()),
-                read_only: false,
-                devices: false,
-                suid: false,
-            }],
-            ..expected()
-        };
-        let short = good();
-        let attestation = Attestation {
-            pid: 2,
-            parent: 1,
-            kernel: String::new(),
-            uids: short.uids,
-            gids: short.gids,
-            groups: short.groups,
-            uid_map: String::new(),
-            gid_map: String::new(),
-            capabilities: short.capabilities,
-            no_new_privileges: true,
-            seccomp_mode: 2,
-            seccomp_filters: 1,
-            landlock: 3,
-            namespaces: one("net", "net:[2]"),
-            dies_with_launcher: true,
-            mounts: vec![SeenMount {
-                target: tmp,
-                fstype: "tmpfs".to_owned(),
-                device: 1,
-                inode: 1,
-                read_only: false,
-                nosuid: true,
-                nodev: true,
-                size: Some(1 << 20),
-            }],
-            interfaces: vec!["lo".to_owned()],
-            descriptors: short.descriptors,
-            rlimits: short.rlimits,
-            environment: vec![OsText::from("HOME")],
-            wrote: Vec::new(),
-            attempts: vec![crate::attest::Attempt {
-                call: "set the setuid bit".to_owned(),
-                answer: AttemptResult::Errno(EPERM),
-            }],
-        };
-        (expectation, attestation)
-    }
-
-    #[test]
-    fn each_mechanism_that_a_posture_names_is_looked_at() {
-        const EBADF: i32 = 9;
-        type Change = fn(&mut Attestation);
-        let changes: [Change; 9] = [
-            |seen| seen.namespaces.clear(),
-            |seen| drop(seen.namespaces.insert("net".to_owned(), "net:[1]".to_owned())),
-            |seen| seen.dies_with_launcher = false,
-            |seen| seen.landlock = 0,
-            |seen| seen.mounts[0].size = Some(2 << 20),
-            |seen| seen.mounts[0].size = None,
-            |seen| seen.mounts[0].nosuid = false,
-            |seen| seen.rlimits.clear(),
-            // The filter would have answered first.
-            |seen| seen.attempts[0].answer = AttemptResult::Errno(EBADF),
-        ];
-        let (expectation, good) = promised();
-        assert_eq!(expectation.compare(&good), Vec::<String>::new());
-        for (at, change) in changes.into_iter().enumerate() {
-            let mut seen = good.clone();
-            change(&mut seen);
-            let wrong = expectation.compare(&seen);
-            assert_eq!(wrong.len(), 1, "change {at}: {wrong:?}");
-        }
-    }
-}
+mod tests;

@@ -112,6 +112,11 @@ pub enum Lookup {
     Ambiguous(Vec<RunId>),
 }
 
+/// Whether `query` can be a head or a tail of an id.
+pub fn may_be_id(query: &str) -> bool {
+    (MIN_QUERY..=LENGTH).contains(&query.len()) && query.bytes().all(|c| digit(c).is_some())
+}
+
 /// The one id that `query` is a head or a tail of.
 pub fn look_up(ids: impl IntoIterator<Item = RunId>, query: &str) -> Lookup {
     let mut found: Vec<RunId> = ids.into_iter().filter(|id| id.matches(query)).collect();

@@ -182,9 +182,15 @@ pub enum Failure {
     /// It produced no output for as long as `limits.idle` allows.
     Idle,
     /// It could not be started.
-    NotStarted { message: String },
+    NotStarted {
+        message: String,
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        exit: Option<Exit>,
+    },
     /// A budget of one iteration was used up.
     Budget { what: Budget },
+    /// The kernel ended something inside because memory ran out, and the agent ended without its own result.
+    Oom { exit: Exit },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -311,6 +317,9 @@ pub struct AgentReport {
     pub totals: AgentTotals,
     /// Iterations of this run alone.
     pub run_iterations: u32,
+    /// The iteration that was interrupted by the end of the run. What it used is part of the totals.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub unfinished_iteration: Option<u32>,
     /// One line on why it ended.
     pub why: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]

@@ -25,6 +25,25 @@ pub struct LayeredTree {
     /// Names in it that the run was not shown. What it put there itself never replaces them.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub hidden: Vec<OsText>,
+    #[serde(skip_serializing_if = "ApplyMoment::is_default", default)]
+    pub apply: ApplyMoment,
+}
+
+/// Who brings the changes to a layered tree into the real one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum ApplyMoment {
+    /// The operator, with `belljar apply`.
+    #[default]
+    OnRequest,
+    /// The run itself when it ends: the tree is `rw`, and was sent because it cannot be mounted.
+    AtEnd,
+}
+
+impl ApplyMoment {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A tree of the host that is sent into the sandbox over the channel.
@@ -107,6 +126,9 @@ pub struct WorkspaceReport {
     pub modified: u64,
     pub deleted: u64,
     pub renamed: u64,
+    /// Bytes of the files that were created or changed.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub bytes: u64,
     /// Files that execute on the host, made or changed by this run; the first of them.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub autorun: Vec<AutorunFile>,
@@ -125,6 +147,32 @@ pub struct WorkspaceReport {
     /// Why the changes are not known, where that is so.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failed: Option<String>,
+    /// What became of the changes to `rw` trees that were sent. Nothing where there are none.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub applied: Option<AppliedReport>,
+}
+
+/// What was applied to the real trees when the run ended: everything that is not held back, or nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppliedReport {
+    /// Paths in the real trees that were changed.
+    pub changes: u64,
+    /// Changes that are applied only if they are named, such as those to control files, or never.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub held_back: u64,
+    /// Paths that somebody else changed too, while the run lasted. Then nothing was applied.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub conflicts: u64,
+    /// Why nothing was applied, if it is not because of conflicts.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub failed: Option<String>,
+}
+
+impl AppliedReport {
+    /// Whether there is something left to decide: nothing was applied, or not all of it.
+    pub fn is_incomplete(&self) -> bool {
+        self.conflicts > 0 || self.held_back > 0 || self.failed.is_some()
+    }
 }
 
 impl WorkspaceReport {
@@ -159,7 +207,11 @@ impl WorkspaceReport {
 
     /// Numbers alone, for the last event of a record, which must fit on a full disk.
     pub fn brief(&self) -> Self {
-        let why = |why: &String| why.chars().take(Self::MAX_WHY).collect();
+        let why = |why: &String| why.chars().take(Self::MAX_WHY).collect::<String>();
+        let applied = |applied: &AppliedReport| AppliedReport {
+            failed: applied.failed.as_ref().map(why),
+            ..applied.clone()
+        };
         Self {
             autorun: Vec::new(),
             autorun_more: self.autorun_more + self.autorun.len() as u64,
@@ -167,6 +219,7 @@ impl WorkspaceReport {
             new_control_files_more: self.new_control_files_more
                 + self.new_control_files.len() as u64,
             failed: self.failed.as_ref().map(why),
+            applied: self.applied.as_ref().map(applied),
             ..*self
         }
     }

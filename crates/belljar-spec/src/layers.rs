@@ -135,6 +135,11 @@ impl Settings {
         self.origins.insert(key.to_owned(), origin);
     }
 
+    /// The keys that a layer set, with that layer; [`Settings::shown`] has their values, and takes longer.
+    pub fn origins(&self) -> impl Iterator<Item = (&str, &Origin)> {
+        self.origins.iter().map(|(key, origin)| (key.as_str(), origin))
+    }
+
     /// Every key that has a value, with the layer that won.
     pub fn shown(&self) -> Vec<Shown> {
         let mut shown = Vec::new();

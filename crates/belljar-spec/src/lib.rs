@@ -12,12 +12,15 @@ mod choice;
 mod clause;
 mod commands;
 mod cpus;
+pub mod denied_call;
 pub mod egress;
 pub mod egress_env;
 pub mod env;
 pub mod env_file;
 mod event;
 mod expect;
+mod git_identity;
+pub mod hint;
 pub mod host;
 mod host_paths;
 pub mod host_rule;
@@ -27,8 +30,10 @@ pub mod init_process;
 mod iteration;
 mod layered;
 pub mod layers;
+pub mod login_settings;
 pub mod manifest;
 pub mod mount_arg;
+pub mod network_list;
 mod number;
 mod outcome;
 pub mod paths;
@@ -40,6 +45,7 @@ mod size;
 mod state;
 pub mod text;
 pub mod trust;
+mod user_cgroup;
 pub mod wire;
 mod writable;
 
@@ -48,8 +54,8 @@ pub use agent::{
     Until,
 };
 pub use attest::{
-    Attempt, AttemptResult, Attestation, BriefAttestation, CapabilitySets, Ids, SeenDescriptor,
-    SeenMount,
+    Attempt, AttemptResult, Attestation, BriefAttestation, CapabilitySets, Ids, InitState,
+    SeenDescriptor, SeenMount,
 };
 pub use backends::{
     BackendChoice, BackendFeatures, BackendName, Boundary, HostIds, ImageUse, Leftovers, LinkKind,
@@ -61,41 +67,45 @@ pub use clause::{Clause, Required, UnknownClause};
 pub use commands::{CommandPolicy, RuleSpec};
 pub use cpus::{Cpus, CpusError};
 pub use event::{Event, EventKind, OutputStream, RECORD_VERSION};
-pub use expect::{Expectation, ExpectedKernel, ExpectedMount, Reach, ToleratedMount};
+pub use expect::{Expectation, ExpectedKernel, ExpectedMount, MountReach, ToleratedMount};
+pub use git_identity::GitIdentity;
+pub use hint::Hint;
 pub use host::{Host, NotAHost};
 pub use host_paths::HostPaths;
 pub use host_rule::HostRule;
 pub use human_duration::{HumanDuration, HumanDurationError};
-pub use id::{BadRunId, Lookup, MIN_QUERY, RunId, look_up};
+pub use id::{BadRunId, Lookup, MIN_QUERY, RunId, look_up, may_be_id};
 pub use iteration::{
     AgentEvent, AgentReport, AgentResult, AgentTotals, Budget, CheckpointReport, Failure,
     IterationReport, MAX_COUNT, MAX_TEXT, ResumeKind, ResumeOrigin, Role, SessionTotals,
     SourceIdentity, TokenUsage, Unchanged, counted,
 };
 pub use layered::{
-    AfterRun, Attributes, AutorunChange, AutorunFile, Backing, LayeredTree, Moment, NewControlFile,
-    SentTree, WorkspaceReport,
+    AfterRun, AppliedReport, ApplyMoment, Attributes, AutorunChange, AutorunFile, Backing,
+    LayeredTree, Moment, NewControlFile, SentTree, WorkspaceReport,
 };
 pub use layers::{Layer, Origin, Settings};
 pub use manifest::{Manifest, ManifestError, Pull};
 pub use outcome::{
     EXIT_DEADLINE, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_NOT_STARTED, EXIT_SIGNAL_BASE,
-    EXIT_USAGE, ExecFailure, Exit, ExitSource, ExitStatus, StopReason, Usage,
+    EXIT_USAGE, ExecFailure, Exit, ExitSource, ExitStatus, NotFoundCause, StopReason, Usage,
 };
 pub use plan::{
     Access, AccountsFile, CgroupUse, CommandPlan, HostUid, Identity, MountKind, Namespace,
-    PLAN_VERSION, Plan, PlannedImage, PlannedMount, Presence, Rlimit, Source, Tree, is_gvisor,
+    PLAIN_SHELL, PLAN_VERSION, Plan, PlannedImage, PlannedMount, Presence, Rlimit, SHELL_VARIABLE,
+    Source, Tree, is_gvisor,
 };
 pub use posture::{Enforcement, Posture, Unmet, Waiver};
 pub use resolve::{FoundAgent, HostFacts, MainCommand, Request, ResolveError, Screen, resolve};
 pub use runspec::{
-    Limits, Mount, MountMode, RUN_SPEC_VERSION, Retention, Rootfs, RunSpec, Stdin, Terminal, Tmpfs,
-    User,
+    DeniedCalls, Limits, Mount, MountMode, RUN_SPEC_VERSION, Retention, Rootfs, RunSpec, Stdin,
+    Terminal, Tmpfs, User,
 };
 pub use size::{Size, SizeError};
 pub use state::RunState;
 pub use text::OsText;
 pub use trust::{Baseline, Located, Purpose, Widening, widenings};
+pub use user_cgroup::user_cgroup;
 pub use writable::{DirectoryIdentity, WritableTree};
 
 /// Which build of the contract this is. A program and the belljar it starts must have the same.

@@ -43,6 +43,10 @@ pub enum WorkspaceArg {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MountArgError {
+    #[error(
+        "there is no mode \"{given}\"; use :ro, :rw or :overlay (after a path that ends like this, write the mode too)"
+    )]
+    WorkspaceMode { given: String },
     #[error("\"{0}\" has no target; write SOURCE:TARGET, then :ro, :rw or :overlay")]
     NoTarget(String),
     #[error("\"{0}\" has an empty path; write SOURCE:TARGET, then :ro, :rw or :overlay")]
@@ -183,7 +187,7 @@ impl<'a> Options<'a> {
 }
 
 impl WorkspaceArg {
-    /// Only a known mode after the last colon is a mode; any other colon belongs to the path.
+    /// A colon with anything but letters after it belongs to the path, and so does every colon but the last.
     pub fn parse(text: &OsStr) -> Result<Self, MountArgError> {
         let bytes = whole(text)?;
         if bytes == b"none" {
@@ -192,6 +196,10 @@ impl WorkspaceArg {
         let last = bytes.iter().rposition(|b| *b == b':');
         let (path, mode) = match last.map(|at| (&bytes[..at], mode_of(&bytes[at + 1..], bytes))) {
             Some((path, Ok(mode))) => (path, Some(mode)),
+            Some((path, Err(_))) if is_word(&bytes[path.len() + 1..]) => {
+                let given = escape(&bytes[path.len() + 1..]);
+                return Err(MountArgError::WorkspaceMode { given });
+            }
             _ => (bytes, None),
         };
         if path.is_empty() {
@@ -199,6 +207,10 @@ impl WorkspaceArg {
         }
         Ok(Self::Directory { path: owned(path), mode })
     }
+}
+
+fn is_word(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().all(u8::is_ascii_alphabetic)
 }
 
 fn whole(text: &OsStr) -> Result<&[u8], MountArgError> {

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::OsText;
+
 /// The command's deadline passed.
 pub const EXIT_DEADLINE: i32 = 124;
 /// Belljar could not, or would not, start the command.
@@ -27,6 +29,8 @@ pub enum StopReason {
     Deadline,
     /// Nothing happened for as long as `idle` allows.
     Idle,
+    /// The time that a kept sandbox was given (`--ttl`) passed without being renewed.
+    Expired,
     /// The kernel ended it because memory ran out.
     Oom,
     /// Another limit was reached.
@@ -54,6 +58,8 @@ pub enum StopReason {
     Failures,
     /// What comes before the agent failed.
     SetupFailed,
+    /// The agent's login expired, and could not be refreshed.
+    LoginExpired,
 }
 
 impl StopReason {
@@ -63,6 +69,7 @@ impl StopReason {
             Self::Signal => "signal",
             Self::Deadline => "deadline",
             Self::Idle => "idle",
+            Self::Expired => "expired",
             Self::Oom => "oom",
             Self::Limit => "limit",
             Self::Stopped => "stopped",
@@ -79,6 +86,7 @@ impl StopReason {
             Self::Unchanged => "unchanged",
             Self::Failures => "failures",
             Self::SetupFailed => "setup_failed",
+            Self::LoginExpired => "login_expired",
         }
     }
 }
@@ -115,18 +123,32 @@ impl ExitStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ExecFailure {
-    #[error("not found inside the sandbox")]
-    NotFound,
+    #[error("not found inside the sandbox{}", .cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default())]
+    NotFound {
+        /// Why the kernel did not find it although a file of that name is there.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<NotFoundCause>,
+    },
     #[error("{why}")]
     NotExecutable { why: String },
     #[error("{why}")]
     Other { why: String },
 }
 
+/// Why a program was not found although a file of its name is inside. The paths are those inside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(tag = "cause", rename_all = "snake_case")]
+pub enum NotFoundCause {
+    #[error("{link} is a link to {to}, which does not exist inside")]
+    Link { link: OsText, to: OsText },
+    #[error("{file} needs the interpreter {interpreter}, which does not exist inside")]
+    Interpreter { file: OsText, interpreter: OsText },
+}
+
 impl ExecFailure {
     pub fn exit_code(&self) -> i32 {
         match self {
-            Self::NotFound => EXIT_NOT_FOUND,
+            Self::NotFound { .. } => EXIT_NOT_FOUND,
             Self::NotExecutable { .. } => EXIT_NOT_EXECUTABLE,
             Self::Other { .. } => EXIT_NOT_STARTED,
         }

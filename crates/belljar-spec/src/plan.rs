@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::backends::BackendName;
 use crate::clause::Clause;
 use crate::posture::{Enforcement, Posture};
-use crate::runspec::{Limits, Stdin, Terminal, User};
+use crate::runspec::{Limits, RunSpec, Stdin, Terminal, User};
 use crate::text::OsText;
 
 pub const PLAN_VERSION: u32 = 1;
@@ -167,13 +167,13 @@ pub enum AccountsFile {
 }
 
 impl AccountsFile {
-    /// Says that the run's user is called `agent`.
-    pub fn content(self, user: User) -> String {
+    /// Says that the run's user is called `agent`, and has this shell.
+    pub fn content(self, user: User, shell: &str) -> String {
         let User { uid, gid } = user;
         match self {
             Self::Passwd => format!(
                 "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n\
-                 agent:x:{uid}:{gid}:agent:/home/agent:/bin/sh\n\
+                 agent:x:{uid}:{gid}:agent:/home/agent:{shell}\n\
                  nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
             ),
             Self::Group => format!("root:x:0:\nagent:x:{gid}:\nnogroup:x:65534:\n"),
@@ -256,6 +256,9 @@ pub struct Plan {
     /// Name of the system call filter the command runs under.
     pub filter: String,
     pub command: CommandPlan,
+    /// The shell of the user inside. `None` as long as nobody has looked which one there is.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub shell: Option<String>,
     /// Only for engines, like the runtime.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub image: Option<PlannedImage>,
@@ -267,7 +270,23 @@ pub struct Plan {
     pub posture: Posture,
 }
 
+/// The variable with the user's shell, and the shell that every system has.
+pub const SHELL_VARIABLE: &str = "SHELL";
+pub const PLAIN_SHELL: &str = "/bin/sh";
+
 impl Plan {
+    /// Sets the shell of the user inside, and the variable that names it, unless the operator set that.
+    pub fn set_shell(&mut self, shell: String, spec: &RunSpec) {
+        if !spec.env.contains_key(SHELL_VARIABLE) {
+            self.command.env.insert(SHELL_VARIABLE.to_owned(), shell.as_str().into());
+        }
+        self.shell = Some(shell);
+    }
+
+    pub fn shell_or_plain(&self) -> &str {
+        self.shell.as_deref().unwrap_or(PLAIN_SHELL)
+    }
+
     /// The limits that control groups enforce: all that the posture does not call absent and that are not resource
     /// limits of a process. These are read back from the groups, the others by the attestation.
     pub fn limits_of_groups(&self) -> Limits {
@@ -294,6 +313,13 @@ impl Plan {
         let mut unshared = launchers.clone();
         unshared.retain(|name, _| planned.contains(&name.as_str()));
         unshared
+    }
+
+    /// Whether trees that the run may write get its changes only when it ends.
+    pub fn applies_at_end(&self) -> bool {
+        let at_end =
+            |what: &MountKind| matches!(what, MountKind::Sent { access: Access::Writable, .. });
+        self.mounts.iter().any(|mount| at_end(&mount.what))
     }
 
     /// The file systems in memory, with the size that each must not pass.

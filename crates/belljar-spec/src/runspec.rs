@@ -8,11 +8,13 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::agent::{AgentWork, SetupSpec};
+use crate::agent::{AgentSpec, AgentWork, SetupSpec};
 use crate::backends::{BackendChoice, BackendName};
 use crate::clause::Clause;
 use crate::commands::CommandPolicy;
+use crate::denied_call::{COMMAND_FILTER, TRACED_FILTER};
 use crate::egress::EgressSpec;
+use crate::git_identity::GitIdentity;
 use crate::manifest::Pull;
 use crate::posture::Waiver;
 use crate::text::OsText;
@@ -148,6 +150,30 @@ pub enum Terminal {
     Pty,
 }
 
+/// What becomes of system calls that the filter refuses, beside their error.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeniedCalls {
+    #[default]
+    NotRecorded,
+    /// They are counted in the record, by name.
+    Recorded,
+}
+
+impl DeniedCalls {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The filter that a plan names for this.
+    pub fn filter(self) -> &'static str {
+        match self {
+            Self::NotRecorded => COMMAND_FILTER,
+            Self::Recorded => TRACED_FILTER,
+        }
+    }
+}
+
 /// The whole of what a run is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunSpec {
@@ -200,12 +226,23 @@ pub struct RunSpec {
     /// The agent to run, where there is no command.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub agent: Option<Box<AgentWork>>,
+    /// The agent whose own terminal interface is the command.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub terminal_agent: Option<Box<AgentSpec>>,
+    /// The operator's choice of a shell for the user inside; bash, where there is one, if nothing was chosen.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub shell: Option<String>,
+    /// The author of commits made inside.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub git_identity: Option<GitIdentity>,
     /// Rules on commands that are started in the running sandbox.
     #[serde(skip_serializing_if = "CommandPolicy::is_default", default)]
     pub commands: CommandPolicy,
     /// The tree of an untrusted manifest: no link in it is followed to a source.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub untrusted_tree: Option<OsText>,
+    #[serde(skip_serializing_if = "DeniedCalls::is_default", default)]
+    pub denied_calls: DeniedCalls,
 }
 
 impl RunSpec {
@@ -232,6 +269,11 @@ impl RunSpec {
     /// What is open until the set-up has ended.
     pub fn setup_network(&self) -> &[String] {
         self.setup().map_or(&[], |setup| &setup.network)
+    }
+
+    /// The agent of the run, whether it is driven or has the terminal.
+    pub fn agent_spec(&self) -> Option<&AgentSpec> {
+        self.agent.as_ref().map(|work| &work.agent).or(self.terminal_agent.as_deref())
     }
 
     /// What comes before the agent.

@@ -1,4 +1,4 @@
-//! Where a run is in its life, and what that allows.
+//! The state of a run, and which operations each state allows.
 
 use std::fmt;
 use std::str::FromStr;

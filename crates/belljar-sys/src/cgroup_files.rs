@@ -4,6 +4,8 @@ use std::path::Path;
 
 use belljar_spec::Usage;
 
+use crate::kernel_file::read_text;
+
 /// How many processes of a cgroup v2 group the kernel killed for want of memory.
 pub fn oom_kills(directory: &Path) -> u64 {
     read_keyed(&directory.join("memory.events"), "oom_kill").unwrap_or(0)
@@ -15,7 +17,7 @@ pub fn usage(directory: &Path, usage: &mut Usage) {
     usage.memory_peak_bytes = read_number(&at("memory.peak"));
     usage.pids_peak = read_number(&at("pids.peak"));
     usage.cpu_ms = read_keyed(&at("cpu.stat"), "usage_usec").map(|micros| micros / 1000);
-    usage.written_bytes = std::fs::read_to_string(at("io.stat")).ok().map(|text| written(&text));
+    usage.written_bytes = read_text(at("io.stat")).ok().map(|text| written(&text));
 }
 
 /// `8:0 rbytes=1 wbytes=2 …`, a line for each device.
@@ -26,12 +28,12 @@ fn written(stat: &str) -> u64 {
 
 /// A file that holds one number.
 pub fn read_number(path: &Path) -> Option<u64> {
-    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    read_text(path).ok()?.trim().parse().ok()
 }
 
 /// `key value` lines, as in `memory.events` and `cpu.stat`.
 pub fn read_keyed(path: &Path, key: &str) -> Option<u64> {
-    let text = std::fs::read_to_string(path).ok()?;
+    let text = read_text(path).ok()?;
     let line =
         text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ').map(str::to_owned));
     line?.trim().parse().ok()

@@ -15,6 +15,15 @@ pub struct MountLine {
     pub fstype: String,
     pub super_options: String,
     pub options: String,
+    pub propagation: Propagation,
+}
+
+/// Whether a mount that is made on a copy of this one appears here too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Propagation {
+    Private,
+    /// Shared with others, or a slave of another.
+    Receives,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -22,7 +31,7 @@ pub struct MountTable(pub Vec<MountLine>);
 
 impl MountTable {
     pub fn read() -> std::io::Result<Self> {
-        Ok(Self::parse(&std::fs::read("/proc/self/mountinfo")?))
+        Ok(Self::parse(&crate::kernel_file::read("/proc/self/mountinfo")?))
     }
 
     pub fn parse(table: &[u8]) -> Self {
@@ -64,10 +73,17 @@ fn parse_line(line: &[u8]) -> Option<MountLine> {
     let root = unescape(fields.next()?);
     let mount_point = unescape(fields.next()?);
     let options = String::from_utf8_lossy(fields.next()?).into_owned();
-    let mut after_dash = fields.skip_while(|field| *field != b"-");
-    let fstype = String::from_utf8_lossy(after_dash.nth(1)?).into_owned();
+    let is_tag = |field: &&[u8]| field.starts_with(b"shared:") || field.starts_with(b"master:");
+    let mut propagation = Propagation::Private;
+    for field in fields.by_ref().take_while(|field| *field != b"-") {
+        if is_tag(&field) {
+            propagation = Propagation::Receives;
+        }
+    }
+    let mut after_dash = fields;
+    let fstype = String::from_utf8_lossy(after_dash.next()?).into_owned();
     let super_options = String::from_utf8_lossy(after_dash.nth(1)?).into_owned();
-    Some(MountLine { device, root, mount_point, fstype, super_options, options })
+    Some(MountLine { device, root, mount_point, fstype, super_options, options, propagation })
 }
 
 /// The kernel writes space, tab, newline and backslash as three octal digits.
@@ -107,6 +123,10 @@ mod tests {
         assert_eq!(table.0[0].fstype, "ext4");
         assert_eq!(table.0[0].super_options, "rw,errors=continue");
         assert_eq!(table.0[1].options, "ro");
+        assert!(table.0.iter().all(|line| line.propagation == Propagation::Receives));
+        let private = MountTable::parse(b"36 35 98:0 / /mnt rw unbindable - ext4 /dev/sda1 rw\n");
+        assert_eq!(private.0[0].propagation, Propagation::Private);
+        assert_eq!(private.0[0].super_options, "rw");
         assert_eq!(table.below(Path::new("/mnt/with space")), [Path::new("/mnt/with space/below")]);
         assert!(table.below(Path::new("/mnt/with")).is_empty());
         let origin = table.origin(Path::new("/mnt/with space/a")).unwrap();

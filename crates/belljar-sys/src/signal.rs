@@ -64,6 +64,17 @@ pub fn reset_all() -> Result<(), Errno> {
     }
 }
 
+/// One signal unblocked and at its default.
+pub fn restore(signal: i32) -> Result<(), Errno> {
+    let set = set_of(&[signal]);
+    // SAFETY: `set` is initialised and outlives the call, a null old set is allowed, and the default runs no code of ours.
+    let result = unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut())
+    };
+    check(libc::c_long::from(result)).map(|_| ())
+}
+
 /// Rust starts programs with this ignored; a write to a closed pipe should be an error here too,
 /// and the default where a program expects it.
 pub fn ignore_broken_pipe() {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use belljar::spec::env;
 
-use super::Lab;
+use super::{Lab, RemoteAgent};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Actor {
@@ -16,7 +16,12 @@ pub enum Actor {
     Delegated,
     /// Another ordinary user, with a rootless Podman of its own.
     PodmanOwner,
+    /// An ordinary user that no other test uses, and that no file of the machine names.
+    Nameless,
 }
+
+/// Above all users of a machine, below the ids that belljar gives to runs; process numbers are smaller than the distance.
+const FIRST_NAMELESS: u32 = 1_500_000_000;
 
 impl Actor {
     pub fn is_root(self) -> bool {
@@ -29,6 +34,10 @@ impl Actor {
             Self::Me => None,
             Self::User | Self::Delegated => Some(test_user().unwrap()),
             Self::PodmanOwner => Some(podman_owner().unwrap()),
+            Self::Nameless => {
+                let id = FIRST_NAMELESS + std::process::id();
+                Some(TestUser { uid: id, gid: id })
+            }
         }
     }
 
@@ -118,11 +127,19 @@ pub fn actors() -> Vec<Actor> {
     all
 }
 
+/// Behind agents, where the whole test run is; they have one user.
+fn lab_of(actor: Actor) -> Lab {
+    match RemoteAgent::is_of_this_test_run() {
+        true => Lab::me(),
+        false => Lab::new(actor),
+    }
+}
+
 /// Runs a test for every user, and prints which.
 pub fn each_actor(test: impl Fn(&Lab)) {
     for actor in actors() {
         eprintln!("--- as {actor:?}");
-        test(&Lab::new(actor));
+        test(&lab_of(actor));
     }
 }
 
@@ -130,6 +147,6 @@ pub fn each_actor(test: impl Fn(&Lab)) {
 pub fn each_user(test: impl Fn(&Lab)) {
     for actor in actors().into_iter().filter(|actor| *actor != Actor::Delegated) {
         eprintln!("--- as {actor:?}");
-        test(&Lab::new(actor));
+        test(&lab_of(actor));
     }
 }

@@ -3,12 +3,13 @@
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use belljar::store::life;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -16,6 +17,7 @@ use super::Lab;
 use super::actor::{Actor, delegated_procs};
 use super::engines::EngineAccess;
 use super::processes::{send, state, until};
+use super::remote_agent::RemoteAgent;
 
 /// Timeout of a call. The machine may be very busy.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -71,9 +73,9 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Starts `WRAPPER… belljar …`; the wrapper has to end in an `exec`.
+    /// Starts `WRAPPER… belljar …`; the wrapper has to end in an `exec`. It is put around one that is there.
     pub fn through(mut self, wrapper: &[&str]) -> Self {
-        self.wrapper = wrapper.iter().map(OsString::from).collect();
+        self.wrapper = wrapper.iter().map(OsString::from).chain(self.wrapper).collect();
         self
     }
 
@@ -81,6 +83,10 @@ impl<'a> Call<'a> {
     pub fn inside(mut self, world: Vec<OsString>) -> Self {
         self.wrapper = world;
         self
+    }
+
+    pub(super) fn home(&self) -> PathBuf {
+        self.lab.home()
     }
 
     /// The process to start, not yet with its streams.
@@ -102,6 +108,7 @@ impl<'a> Call<'a> {
             .env("BELLJAR_HOME", self.lab.home())
             .env("TMPDIR", self.lab.path("tmp"))
             .envs(self.lab.engine.iter().flat_map(EngineAccess::variables))
+            .envs(self.lab.agent.iter().flat_map(RemoteAgent::variables))
             .envs(self.variables.iter().cloned());
         if let Some(user) = self.lab.actor.user() {
             command.uid(user.uid).gid(user.gid); // std drops the groups with it
@@ -155,7 +162,8 @@ impl<'a> Call<'a> {
         let stdout = Collected::start(child.stdout.take().unwrap());
         let stderr = Collected::start(child.stderr.take().unwrap());
         let command_line: String = format!("{command:?}").chars().take(2000).collect();
-        Live { child: Some(child), command_line, begun, stdin: open_stdin, stdout, stderr }
+        let home = self.lab.home();
+        Live { child: Some(child), command_line, home, begun, stdin: open_stdin, stdout, stderr }
     }
 
     /// Runs it to its end.
@@ -199,6 +207,7 @@ impl Collected {
 pub struct Live {
     child: Option<Child>,
     command_line: String,
+    home: PathBuf,
     begun: Instant,
     stdin: Option<std::process::ChildStdin>,
     stdout: Collected,
@@ -254,9 +263,22 @@ impl Live {
         let ended = self.stdout.ended(Duration::from_secs(10))
             && self.stderr.ended(Duration::from_secs(10));
         assert!(ended, "{}: something holds its streams open after its end", self.command_line);
+        wait_for_index(&self.home);
         let (stdout, stderr) = (self.stdout.now(), self.stderr.now());
         Done { command_line: std::mem::take(&mut self.command_line), status, stdout, stderr, took }
     }
+}
+
+/// A run in the foreground ends before its index is written. Belljar's own commands wait for that; tests that read the
+/// files of the home themselves do it here. `belljar run` followed by another command has tests of its own.
+pub fn wait_for_index(home: &Path) {
+    let is_written = |path: &Path| {
+        let state = std::fs::read_to_string(path).unwrap_or_default();
+        !["stopped", life::CLOSED].contains(&state.trim()) || !life::is_held(path)
+    };
+    let entries = || std::fs::read_dir(home.join("live")).into_iter().flatten().flatten();
+    let all_written = || entries().all(|entry| is_written(&entry.path()));
+    assert!(until(CALL_TIMEOUT, all_written), "a run's index is not written");
 }
 
 impl Drop for Live {

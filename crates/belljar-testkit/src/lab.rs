@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,6 +16,7 @@ use super::actor::Actor;
 use super::call::{Call, Done};
 use super::engines::{EngineAccess, TestEngine};
 use super::processes::{cgroups_named, processes_of, send, until};
+use super::remote_agent::RemoteAgent;
 
 #[derive(Debug)]
 pub struct Lab {
@@ -25,6 +27,8 @@ pub struct Lab {
     pub exe: PathBuf,
     /// The engine of the runs; without one, belljar chooses the backend.
     pub engine: Option<EngineAccess>,
+    /// What starts the sandboxes, where it is not the launcher itself.
+    pub agent: Option<RemoteAgent>,
 }
 
 impl Lab {
@@ -33,7 +37,7 @@ impl Lab {
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let exe = directory.path().join("bin/belljar");
         let home = directory.path().join("home");
-        let lab = Self { actor, directory, home, exe, engine: None };
+        let lab = Self { actor, directory, home, exe, engine: None, agent: None };
         for name in ["bin", "home", "work", "person", "tmp"] {
             lab.make_directory(name);
         }
@@ -59,8 +63,20 @@ impl Lab {
         self.exe.with_file_name(format!("belljar-linux-{}", std::env::consts::ARCH))
     }
 
-    /// In the jail, or on the engine of the whole test run.
+    /// A lab whose sandboxes are behind an agent that sees nothing of it.
+    pub fn remote() -> Self {
+        let mut lab = Self::new(Actor::Me);
+        fs::remove_file(&lab.exe).unwrap();
+        link_or_copy(&RemoteAgent::launcher(), &lab.exe);
+        lab.agent = Some(RemoteAgent::start(&lab.exe, lab.directory.path()));
+        lab
+    }
+
+    /// In the jail, or on what the whole test run is on.
     pub fn me() -> Self {
+        if RemoteAgent::is_of_this_test_run() {
+            return Self::remote();
+        }
         let lab = TestEngine::of_this_test_run().map(|engine| engine.lab().unwrap());
         lab.unwrap_or_else(|| Self::new(Actor::Me))
     }
@@ -143,6 +159,16 @@ impl Lab {
         self.sh(&all, script).json()
     }
 
+    /// PID 1 of each sandbox in the jail, here or behind the agent.
+    pub fn inits(&self) -> Vec<u32> {
+        let exe = self.agent.as_ref().map_or_else(|| self.exe.clone(), RemoteAgent::exe);
+        let is_init = |pid: &u32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).any(|word| word == b"__init")
+        };
+        processes_of(&exe).into_iter().filter(is_init).collect()
+    }
+
     /// Ids of the runs that have a directory.
     pub fn runs(&self) -> Vec<String> {
         names_in(&self.home().join("runs"))
@@ -151,6 +177,7 @@ impl Lab {
     /// Ids of the live runs, from their liveness locks.
     /// A run's socket next to its lock does not count twice.
     pub fn live(&self) -> Vec<String> {
+        super::wait_for_index(&self.home());
         let names = names_in(&self.home().join("live"));
         let is_extra = |name: &String| {
             name.strip_suffix(".sock").is_some_and(|id| names.iter().any(|other| other == id))
@@ -159,6 +186,7 @@ impl Lab {
     }
 
     pub fn record(&self, id: &str) -> Value {
+        super::wait_for_index(&self.home());
         let path = self.home().join("runs").join(id).join("run.json");
         let text = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         serde_json::from_slice(&text).unwrap()
@@ -216,8 +244,12 @@ pub fn executable() -> PathBuf {
     let built = built("belljar");
     let meta = fs::metadata(&built).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
     // One copy for each build, shared by all tests of it: it is large, and there are many tests.
+    // Tests of two checkouts can run at once.
     let uid = rustix::process::geteuid().as_raw();
-    let name = format!("belljar-test-exe-{uid}/{}-{}", meta.mtime(), meta.mtime_nsec());
+    let mut place = DefaultHasher::new();
+    built.hash(&mut place);
+    let place = format!("belljar-test-exe-{uid}-{:016x}", place.finish());
+    let name = format!("{place}/{}-{}", meta.mtime(), meta.mtime_nsec());
     let directory = std::env::temp_dir().join(name);
     let copy = directory.join("belljar");
     if !copy.exists() {

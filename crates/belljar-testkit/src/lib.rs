@@ -19,11 +19,16 @@ mod engines;
 mod fake_engine;
 pub mod http;
 mod lab;
+mod model_server;
 mod owner;
 pub mod private_docker;
 mod processes;
 mod pty;
+mod real_agent;
+mod remote_agent;
+mod scan;
 mod strace;
+mod token_endpoint;
 mod traces;
 mod world;
 
@@ -31,16 +36,23 @@ pub use actor::{
     Actor, TestUser, actors, as_root, each_actor, each_user, in_the_guest, must_work, soak,
     test_user,
 };
-pub use call::{CALL_TIMEOUT, Call, Done, Input, Live};
+pub use call::{CALL_TIMEOUT, Call, Done, Input, Live, wait_for_index};
 pub use cost::{Cost, calls_in};
 pub use docker::PrivateDocker;
 pub use engines::{EngineAccess, Held, TestEngine, each_engine};
 pub use fake_engine::{Behaviour, FakeEngine};
 pub use lab::{Lab, built, executable, marker};
+pub use model_server::{
+    ModelApi, ModelRequest, ModelServer, Transport, Turn, TurnUsage, WebSockets,
+};
 pub use processes::{
     alive, cgroups_named, children_of, host_uids, peak_memory, processes_of, processes_with, send,
     until, wait_until_gone,
 };
 pub use pty::PtyRun;
+pub use real_agent::{AGENTS_VARIABLE, RealAgent};
+pub use remote_agent::{REMOTE_LEASE_MS, RemoteAgent};
+pub use scan::{files_with, in_same_pid_namespace, memory_has, variable_of};
 pub use strace::{Fault, Point, TraceScope, count_calls, traced};
+pub use token_endpoint::{AccessForm, EndpointMode, TokenEndpoint};
 pub use world::{LabWorld, TlsHandling, WORLD_CA};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use belljar::home::Home;
 use belljar::ledger::{AnchorRow, Ledger, LedgerRow};
-use belljar::record::{Anchor, EventReader, HomeKey, Life, Report, verify_run};
+use belljar::record::{Anchor, EventReader, HomeKey, LogState, Report, verify_run};
 use belljar::run::{Reconciled, reconcile};
 use belljar::spec::{Event, EventKind, RunId};
 use rustix::process::{Gid, Uid};
@@ -36,6 +36,7 @@ impl Lab {
     /// The run's row in the ledger.
     pub fn row(&self, id: &str) -> Option<LedgerRow> {
         let home = self.home();
+        super::wait_for_index(&home);
         self.as_owner(|| {
             let home = Home::open_at(home).unwrap();
             Ledger::open(&home).unwrap().get(&id.parse().unwrap()).unwrap()
@@ -45,6 +46,7 @@ impl Lab {
     /// How many runs the ledger knows.
     pub fn rows(&self) -> usize {
         let home = self.home();
+        super::wait_for_index(&home);
         self.as_owner(|| Ledger::open(&Home::open_at(home).unwrap()).unwrap().ids().unwrap().len())
     }
 
@@ -58,7 +60,7 @@ impl Lab {
         self.as_owner(|| {
             let directory = home.join("runs").join(run.as_str());
             let key = HomeKey::load(&home).unwrap();
-            verify_run(&directory, &run, &key, anchor.as_ref(), Life::Over)
+            verify_run(&directory, &run, &key, anchor.as_ref(), LogState::Over)
         })
     }
 

@@ -8,20 +8,26 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
 
-use super::call::{CALL_TIMEOUT, Call};
+use super::call::{CALL_TIMEOUT, Call, wait_for_index};
 use super::processes::until;
+
+const LAST_BYTES_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub struct PtyRun {
     child: Child,
+    home: PathBuf,
     ours: File,
-    theirs: File,
+    /// `None` once the child is gone: the reader then ends after the last bytes.
+    theirs: Option<File>,
     seen: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
 }
 
 impl PtyRun {
@@ -48,13 +54,13 @@ impl PtyRun {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (mut from, shared) = (ours.try_clone().unwrap(), Arc::clone(&seen));
         // Fails when no process has the other end open any more.
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(length @ 1..) = from.read(&mut buffer) {
                 shared.lock().unwrap().extend_from_slice(&buffer[..length]);
             }
         });
-        Self { child, ours, theirs, seen }
+        Self { child, home: call.home(), ours, theirs: Some(theirs), seen, reader }
     }
 
     pub fn pid(&self) -> u32 {
@@ -70,7 +76,7 @@ impl PtyRun {
     }
 
     pub fn settings(&self) -> Termios {
-        tcgetattr(&self.theirs).unwrap()
+        tcgetattr(self.theirs.as_ref().unwrap()).unwrap()
     }
 
     pub fn screen(&self) -> String {
@@ -89,7 +95,10 @@ impl PtyRun {
         let limit = Instant::now() + CALL_TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
-                std::thread::sleep(Duration::from_millis(50)); // the reader's last bytes
+                self.theirs = None;
+                // A process that the child left may hold the terminal open: then what is there is all.
+                until(LAST_BYTES_TIMEOUT, || self.reader.is_finished());
+                wait_for_index(&self.home);
                 return (status.code().unwrap_or(-1), self.screen());
             }
             assert!(Instant::now() < limit, "hung with {:?} on the terminal", self.screen());

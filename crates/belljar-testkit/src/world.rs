@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use belljar::prove::world::{Maker, ServerCounts, World};
+use belljar::prove::world::{FORWARDS, Maker, ServerCounts, World};
 use belljar::spec::EventKind;
 use serde_json::Value;
 
-use super::{Call, Lab};
+use super::{Call, Lab, ModelApi, ModelServer};
 
 /// Inside, where the workspace has a copy of it.
 pub const WORLD_CA: &str = "/workspace/world-ca.pem";
@@ -41,7 +41,31 @@ pub struct LabWorld<'a> {
 impl Lab {
     /// Started as the user that starts the runs.
     pub fn world(&self) -> LabWorld<'_> {
-        let directory = self.make_directory("world");
+        self.make_directory("world");
+        self.start_world()
+    }
+
+    /// The same with a model service at its own name.
+    pub fn world_with_model(&self, api: ModelApi, key: &str) -> (LabWorld<'_>, ModelServer) {
+        self.world_with_model_at(api.host(), api, key)
+    }
+
+    /// The same with the service behind another name: a gateway.
+    pub fn world_with_model_at(
+        &self,
+        host: &str,
+        api: ModelApi,
+        key: &str,
+    ) -> (LabWorld<'_>, ModelServer) {
+        let socket = self.make_directory("world").join("model.sock");
+        let server = ModelServer::start(&socket, api, key).unwrap();
+        let line = format!("{host} {}\n", socket.display());
+        self.make_file(Path::new("world").join(FORWARDS), line);
+        (self.start_world(), server)
+    }
+
+    fn start_world(&self) -> LabWorld<'_> {
+        let directory = self.path("world");
         self.make_directory("world/files");
         let maker = self
             .actor
@@ -67,10 +91,20 @@ impl LabWorld<'_> {
     /// `belljar run WORDS…` in it. The proxy trusts the world's servers.
     pub fn run<W: AsRef<std::ffi::OsStr>>(&self, words: impl IntoIterator<Item = W>) -> Call<'_> {
         self.world.reset().unwrap();
-        self.lab
-            .run(words)
-            .inside(self.world.wrapper())
-            .env("SSL_CERT_FILE", self.world.authority())
+        self.enter(self.lab.run(words))
+    }
+
+    /// `belljar WORDS…` in it, with the counts so far.
+    pub fn belljar<W: AsRef<std::ffi::OsStr>>(
+        &self,
+        words: impl IntoIterator<Item = W>,
+    ) -> Call<'_> {
+        self.enter(self.lab.belljar(words))
+    }
+
+    /// Any command in it, with the counts so far.
+    pub fn enter<'c>(&self, call: Call<'c>) -> Call<'c> {
+        call.inside(self.world.wrapper()).env("SSL_CERT_FILE", self.world.authority())
     }
 
     /// The same with `ok.example` allowed, in that way, and a script.
@@ -82,6 +116,12 @@ impl LabWorld<'_> {
         words.extend(more);
         words.extend(["--", "sh", "-c", script]);
         self.run(words)
+    }
+
+    /// The process whose network it is.
+    pub fn pid(&self) -> u32 {
+        let wrapper = self.world.wrapper();
+        wrapper.last().and_then(|pid| pid.to_str()).and_then(|pid| pid.parse().ok()).unwrap()
     }
 
     pub fn seen(&self) -> ServerCounts {

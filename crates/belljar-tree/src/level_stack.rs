@@ -1,4 +1,4 @@
-//! The way down from a root to the directory at hand, of which only the lowest part holds descriptors.
+//! The stack of directories from a root to the current one; only the lowest levels hold open descriptors.
 //!
 //! On the way up a directory is opened again through `..`, and is gone on with only where it is the very
 //! one that was left: the tree may have been moved about meanwhile.

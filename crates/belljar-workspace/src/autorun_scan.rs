@@ -74,7 +74,11 @@ pub(super) fn look(
     let queue = DirQueue::new(root, None, bounds);
     let mut scan = AutorunScan { tree, since, until, report, queue, known: BTreeSet::new() };
     // What has a known place is reported however large the rest is.
-    autorun::known_at_top().for_each(|known| scan.look_for(known));
+    let known = match scan.queue.root().entries("") {
+        Ok(top) => autorun::known_in_listing(top.map(|entry| entry.map(|entry| entry.name))),
+        Err(_) => autorun::known_at_top().collect(),
+    };
+    known.into_iter().for_each(|known| scan.look_for(known));
     while let Some(directory) = scan.queue.pop() {
         if let Looked::OutOfTime = scan.look_at(&directory) {
             scan.report.cut = true;

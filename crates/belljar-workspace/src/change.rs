@@ -1,4 +1,4 @@
-//! What a run changed, as data.
+//! Types for the changes of a run: paths, kinds, metadata.
 
 use belljar_spec::OsText;
 use belljar_spec::autorun::Class;

@@ -52,6 +52,75 @@ impl ConfigEntry {
     }
 }
 
+/// A longer file is nobody's configuration.
+const MAX_BYTES: usize = 1 << 20;
+
+/// The last `user.name` and `user.email` of a configuration file, as git reads them. Whatever else is in the file, and
+/// what is not understood, is passed over; no file that it includes is read.
+pub fn git_identity_in(text: &[u8]) -> (Option<String>, Option<String>) {
+    let text = String::from_utf8_lossy(text.get(..MAX_BYTES).unwrap_or(text));
+    let (mut name, mut email) = (None, None);
+    let mut is_user = false;
+    let mut lines = text.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
+    while let Some(line) = lines.next() {
+        let mut line = line.trim_start_matches([' ', '\t']);
+        if let Some((header, rest)) = line.strip_prefix('[').and_then(|line| line.split_once(']')) {
+            is_user =
+                section(header).is_some_and(|(name, below)| name == "user" && below.is_none());
+            line = rest.trim_start_matches([' ', '\t']); // a value may stand in the same line
+        }
+        if line.starts_with(['#', ';']) {
+            continue;
+        }
+        let (key, value) = match line.split_once('=') {
+            Some((key, value)) => (key, unquoted(value, &mut lines)),
+            None => continue,
+        };
+        match key.trim_matches([' ', '\t']).to_ascii_lowercase().as_str() {
+            "name" if is_user => name = Some(value),
+            "email" if is_user => email = Some(value),
+            _ => {}
+        }
+    }
+    (name, email)
+}
+
+/// A value without its quotes, escapes and comment. A backslash at the end of a line continues it in the next one.
+fn unquoted<'t>(start: &str, lines: &mut impl Iterator<Item = &'t str>) -> String {
+    let (mut value, mut is_quoted) = (String::new(), false);
+    // How much of it stays where spaces at its end go.
+    let mut kept = 0;
+    let mut line = start;
+    loop {
+        let mut characters = line.chars();
+        let mut continues = false;
+        while let Some(c) = characters.next() {
+            match c {
+                '"' => is_quoted = !is_quoted,
+                '#' | ';' if !is_quoted => break,
+                '\\' => match characters.next() {
+                    None => continues = true,
+                    Some('n') => value.push('\n'),
+                    Some('t') => value.push('\t'),
+                    Some('b') => value.push('\u{8}'),
+                    Some(other) => value.push(other),
+                },
+                ' ' | '\t' if !is_quoted && value.is_empty() => {}
+                other => value.push(other),
+            }
+            if is_quoted || !matches!(c, ' ' | '\t' | '"') {
+                kept = value.len();
+            }
+        }
+        match continues.then(|| lines.next()).flatten() {
+            Some(next) => line = next,
+            None => break,
+        }
+    }
+    value.truncate(kept);
+    value
+}
+
 fn is_name(text: &str) -> bool {
     !text.starts_with('-')
         && !text.is_empty()
@@ -117,7 +186,31 @@ fn is_word(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_harmless;
+    use super::{git_identity_in, is_harmless};
+
+    #[test]
+    fn the_author_is_found_among_whatever_else_there_is() {
+        let found = |text: &str| git_identity_in(text.as_bytes());
+        let pair = |name: &str, email: &str| (Some(name.to_owned()), Some(email.to_owned()));
+        let usual = "# mine\n[alias]\n\tlg = !git log \\\"x\\\"\n[user]\n\tname = Ann Example\n\temail = a@example.org\n\
+                     [core]\n\tname = nobody\n[include]\n\tpath = ~/other\n";
+        assert_eq!(found(usual), pair("Ann Example", "a@example.org"));
+        let quoted = "[USER] Name = \" Ann \\\"A\\\" \" ; a note\n\
+                      email = a@exam\\\nple.org  # b\r\n[user \"x\"]\nname = other\n";
+        assert_eq!(found(quoted), pair(" Ann \"A\" ", "a@example.org"));
+        let twice = "[user]\nname = a\nemail = x\n[user]\nname = b c  \n";
+        assert_eq!(found(twice), pair("b c", "x"));
+        for none in ["", "[user", "name = x\nemail = y\n", "[user]\nname\n", "[user]\n# name = x\n"]
+        {
+            assert_eq!(found(none), (None, None), "{none:?}");
+        }
+        // Not text, cut in the middle, and without an end.
+        assert_eq!(
+            git_identity_in(b"[user]\nname = \xff\xfe\\"),
+            (Some("\u{fffd}\u{fffd}".into()), None)
+        );
+        assert_eq!(found("[user]\nname = \"a"), (Some("a".into()), None));
+    }
 
     const BEFORE: &[u8] = b"[core]\n\trepositoryformatversion = 0\n\tbare = false\n[remote \"origin\"]\n\turl = https://example.com/x.git\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n";
 

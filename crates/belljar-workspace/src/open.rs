@@ -25,7 +25,7 @@ pub enum ReviewError {
          tree is in that tree already"
     )]
     NotLayered { run: RunId },
-    #[error("the changes of run {run} are not there any more: they were discarded")]
+    #[error("the changes of run {run} were discarded")]
     Gone { run: RunId },
     #[error("cannot read {}", .path.display())]
     Notes {
@@ -52,7 +52,7 @@ pub enum ReviewError {
         #[source]
         error: io::Error,
     },
-    #[error("there is no version of \"{path}\" that the run left")]
+    #[error("the run left no version of \"{path}\"")]
     NoContent { path: OsText },
 }
 

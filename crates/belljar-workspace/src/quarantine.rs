@@ -20,7 +20,7 @@ const DIRECTORY: &str = "quarantine";
 
 #[derive(Debug, thiserror::Error)]
 pub enum QuarantineError {
-    #[error("run {run} is not over; what it made is known when it has ended")]
+    #[error("run {run} has not ended; the files that it made are known once it has")]
     NotOver { run: RunId },
     #[error("cannot read the record of run {run}")]
     Record {

@@ -84,6 +84,8 @@ fn add_tree(
         };
         let (count, how) = kind;
         *count += 1;
+        let size = change.after.as_ref().map_or(0, |after| after.size);
+        report.bytes = report.bytes.saturating_add(size);
         report_later(note, change, how, report);
     }
     Ok(())

@@ -12,10 +12,10 @@
 //! flood MEGABYTES     long-line MEGABYTES  garbage               error TEXT
 //! ```
 //!
-//! Any other line is ignored.
+//! Any other line is ignored. On a terminal it asks for commands instead, as the real agents' own interfaces do.
 
 use std::error::Error;
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -59,6 +59,9 @@ struct Agent {
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let words: Vec<String> = std::env::args().collect();
+    if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
+        return on_a_terminal(&words);
+    }
     let mut prompt = String::new();
     std::io::stdin().read_to_string(&mut prompt)?;
     let mut agent = Agent::new(&words)?;
@@ -69,6 +72,28 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     }
     agent.end()?;
     Ok(ExitCode::from(agent.code))
+}
+
+/// Its interface for people: `env NAME`, `read FILE`, `write FILE TEXT` and `quit CODE`, each answered in plain text.
+#[allow(clippy::print_stdout, reason = "a program of its own, for tests")]
+fn on_a_terminal(words: &[String]) -> Result<ExitCode, Box<dyn Error>> {
+    println!("ready: {}", words[1..].join(" "));
+    for line in std::io::stdin().lines() {
+        let line = line?;
+        let (verb, rest) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
+        match verb {
+            "env" => println!("{rest} is {:?}", std::env::var(rest)),
+            "read" => println!("{rest} has {:?}", std::fs::read_to_string(rest)),
+            "write" => {
+                let (path, text) = rest.split_once(' ').unwrap_or((rest, ""));
+                std::fs::write(path, text)?;
+                println!("wrote {path}");
+            }
+            "quit" => return Ok(ExitCode::from(rest.parse::<u8>()?)),
+            _ => println!("what is {line:?}?"),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn after<'a>(words: &'a [String], name: &str) -> Option<&'a str> {

@@ -15,11 +15,13 @@ pub use belljar_prove as prove;
 pub use belljar_record as record;
 pub use belljar_record::{home, ledger, store};
 pub use belljar_run::{
-    agent, config, debug_log, doctor, image, lineage, network, retention, reuse, run, scaffold,
+    agent, config, debug_log, denied_calls, doctor, image, lineage, login, network, retention,
+    reuse, run, scaffold, setup,
 };
 pub use belljar_spec as spec;
 pub use belljar_spec::Pull;
 pub use belljar_spec::egress::PublishSpec;
+pub use belljar_spec::network_list::{NetworkAccess, NetworkChange, NetworkList, NetworkState};
 pub use belljar_workspace as workspace;
 pub use recorded::review::ChangesError;
 pub use recorded::{
@@ -27,11 +29,12 @@ pub use recorded::{
     LogPiece, Logs, RecordedRun, TreeChanges, output, review,
 };
 pub use sandbox::{
-    BackendFacts, BoxFuture, Chunk, Client, Connection, Connector, CopyError, CopyLimits,
-    CopyReport, DEFAULT_FILE_LIMIT, DEFAULT_OUTPUT_LIMIT, Destination, DirEntry, Error, Exec,
-    FileError, FileInfo, FileKind, Input, LaunchedRun, Omitted, Output, Reader, RunOutput, Running,
-    Sandbox, SandboxBuilder, Secret, Source, Supervisors, Transport, Unavailable,
-    available_backends, find_executable,
+    BackendFacts, BoxFuture, Chunk, Client, Collected, Connection, Connector, CopyError,
+    CopyLimits, CopyReport, CopyRules, CopySource, DEFAULT_FILE_LIMIT, DEFAULT_OUTPUT_LIMIT,
+    Destination, DirEntry, Error, Exec, ExistingDirectory, FileError, FileInfo, FileKind,
+    HostTarget, Input, LaunchedRun, MissingParents, Omitted, Output, ReadOnlyFiles, Reader,
+    RunOutput, Running, Sandbox, SandboxBuilder, Secret, Source, Supervisors, Transport,
+    Unavailable, available_backends, find_executable,
 };
 
 /// Helpers for the tests of programs that embed belljar.

@@ -1,10 +1,10 @@
 //! Prints data to stdout, and messages and errors to stderr.
 
 use std::error::Error;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use anstyle::{AnsiColor, Style};
-use belljar::spec::{ExecFailure, SkippedBackend, Unmet};
+use belljar::spec::{SkippedBackend, Unmet};
 
 pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
@@ -18,25 +18,43 @@ pub(crate) fn out(text: &str) {
     let _ = anstream::stdout().flush();
 }
 
+/// Prints a message; a terminal gets its lines wrapped by words.
 pub(crate) fn eprintln(text: &str) {
-    let _ = writeln!(anstream::stderr(), "{text}");
+    let _ = match message_width() {
+        Some(width) => writeln!(anstream::stderr(), "{}", wrapped_at(text, width)),
+        None => writeln!(anstream::stderr(), "{text}"),
+    };
 }
 
-/// Prints an error, its causes and a hint.
+/// Prints an error, its causes and a hint. A cause that the line above it contains is not repeated.
 pub(crate) fn error(error: &dyn Error, hint: Option<&str>) {
-    eprintln(&format!("{BAD}error:{BAD:#} {error}"));
+    let mut above = error.to_string();
+    error_line(&above);
     let mut next = error.source();
     while let Some(inner) = next {
-        cause(inner);
+        let text = inner.to_string();
+        if !above.contains(&text) {
+            cause(&text);
+            above = text;
+        }
         next = inner.source();
     }
     if let Some(hint) = hint {
-        eprintln(&format!("{BOLD}hint:{BOLD:#}  {hint}"));
+        self::hint(hint);
     }
+}
+
+pub(crate) fn error_line(what: &str) {
+    eprintln(&format!("{BAD}error:{BAD:#} {what}"));
 }
 
 pub(crate) fn cause(what: impl std::fmt::Display) {
     eprintln(&format!("{BOLD}cause:{BOLD:#} {what}"));
+}
+
+/// Prints what to do next.
+pub(crate) fn hint(what: impl std::fmt::Display) {
+    eprintln(&format!("{BOLD}hint:{BOLD:#}  {what}"));
 }
 
 /// Warns about a backend that was tried and skipped.
@@ -59,28 +77,31 @@ pub(crate) fn failure(what: &(dyn Error + 'static)) {
             next(fix.as_deref());
         }
         Some(Library::Config(_) | Library::Home(_)) | None => error(what, None),
-        Some(_) => eprintln(&format!("{BAD}error:{BAD:#} {what}")),
+        Some(_) => error_line(&what.to_string()),
     }
 }
 
 fn chain(causes: &[String]) {
+    let mut above = "";
     for (at, cause) in causes.iter().enumerate() {
         match at {
-            0 => eprintln(&format!("{BAD}error:{BAD:#} {cause}")),
+            0 => error_line(cause),
+            _ if above.contains(cause.as_str()) => continue,
             _ => self::cause(cause),
         }
+        above = cause;
     }
 }
 
 fn next(fix: Option<&str>) {
     if let Some(fix) = fix {
-        eprintln(&format!("{BOLD}hint:{BOLD:#}  {fix}"));
+        hint(fix);
     }
 }
 
 /// Prints why the command was not executed (exit codes 126 and 127).
-pub(crate) fn not_executed(name: &str, failure: &ExecFailure) {
-    eprintln(&format!("{WARN}belljar:{WARN:#} {name}: {failure}"));
+pub(crate) fn not_executed(name: &str, why: &str) {
+    eprintln(&format!("{WARN}belljar:{WARN:#} {name}: {why}"));
 }
 
 /// Prints the clauses that stopped a launch, each with its fix.
@@ -100,19 +121,63 @@ pub(crate) fn json(value: &impl serde::Serialize) -> io::Result<()> {
     Ok(())
 }
 
-/// Joins as many names as fit into `width`, and counts the rest.
-pub(crate) fn listed(names: &[String], width: usize) -> String {
-    let mut shown = String::new();
-    for (at, name) in names.iter().enumerate() {
-        if at > 0 && shown.len() + name.len() + 2 > width {
-            return format!("{shown} and {} more", names.len() - at);
-        }
-        if at > 0 {
-            shown.push_str(", ");
-        }
-        shown.push_str(name);
+/// The columns that messages may use: no limit where stderr is no terminal, so that a message is one line.
+fn message_width() -> Option<usize> {
+    if !io::stderr().is_terminal() {
+        return None;
     }
-    shown
+    let columns = rustix::termios::tcgetwinsize(rustix::stdio::stderr());
+    let columns = columns.map_or(80, |size| usize::from(size.ws_col));
+    Some(if columns == 0 { 80 } else { columns.clamp(40, 80) })
+}
+
+/// Labels that the lines of a message are aligned after.
+const LABELS: [&str; 6] = ["error:", "cause:", "hint:", "warning:", "fix:", "next:"];
+
+/// Wraps each line of a message by words. A carriage return at its end is for a terminal in raw mode.
+fn wrapped_at(message: &str, width: usize) -> String {
+    let (message, line_end) = match message.strip_suffix('\r') {
+        Some(message) => (message, "\r\n"),
+        None => (message, "\n"),
+    };
+    let mut lines = Vec::new();
+    for line in message.split('\n') {
+        if columns(line) <= width {
+            lines.push(line.to_owned());
+            continue;
+        }
+        let indent = indent_of(line);
+        let (mut current, mut used, mut has_word) = (String::new(), 0, false);
+        for piece in line.split_inclusive(' ') {
+            let word = piece.trim_end_matches(' ');
+            if has_word && !word.is_empty() && used + columns(word) > width {
+                lines.push(current.trim_end_matches(' ').to_owned());
+                (current, used, has_word) = (" ".repeat(indent), indent, false);
+            }
+            has_word |= !word.is_empty();
+            current.push_str(piece);
+            used += columns(piece);
+        }
+        lines.push(current);
+    }
+    let end = if line_end == "\r\n" { "\r" } else { "" };
+    lines.join(line_end) + end
+}
+
+/// Where the continuation lines of a line begin.
+fn indent_of(line: &str) -> usize {
+    let plain = anstream::adapter::strip_str(line).to_string();
+    let blanks = |text: &str| text.len() - text.trim_start_matches(' ').len();
+    let label = LABELS.iter().find(|label| plain.starts_with(**label));
+    match label {
+        Some(label) => label.len() + blanks(&plain[label.len()..]),
+        None => blanks(&plain).max(2),
+    }
+}
+
+/// Columns on a terminal, without escape sequences.
+fn columns(text: &str) -> usize {
+    anstream::adapter::strip_str(text).to_string().chars().count()
 }
 
 /// Wraps a text at 80 columns.
@@ -134,4 +199,26 @@ pub(crate) fn folded(sentence: &str, indent: usize) -> String {
         column += length;
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_wrapped_by_words() {
+        let text = "error: one two three four five six seven eight nine ten";
+        let shown = wrapped_at(text, 30);
+        assert_eq!(
+            shown,
+            "error: one two three four five\n       six seven eight nine\n       ten"
+        );
+        let coloured = format!("{BOLD}hint:{BOLD:#}  one two three four five six");
+        let shown = wrapped_at(&coloured, 24);
+        assert_eq!(shown, format!("{BOLD}hint:{BOLD:#}  one two three\n       four five six"));
+        assert_eq!(wrapped_at("short\n  | an excerpt", 30), "short\n  | an excerpt");
+        let long = "x".repeat(50);
+        assert_eq!(wrapped_at(&format!("a {long} b"), 30), format!("a\n  {long}\n  b"));
+        assert_eq!(wrapped_at("  fix: one two three\r", 12), "  fix: one\r\n  two three\r");
+    }
 }

@@ -1,4 +1,4 @@
-//! Requests to an engine, each bounded in time: a daemon that hangs is a daemon that is not there.
+//! Sends requests to an engine, each with a time limit: a daemon that hangs counts as one that is not there.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,16 +12,16 @@ use tokio::runtime::Runtime;
 use super::dial;
 use super::endpoint::Endpoint;
 use super::ssh::Ssh;
-use super::transport::{Head, Transport};
+use super::transport::{EngineVersions, Transport};
 
-/// Docker 20.10 and Podman 4. Older ones would pass over parts of what they are asked for.
-const OLDEST_API: (u32, u32) = (1, 41);
-const OLDEST_PODMAN: u32 = 4;
+/// Docker 20.10 and Podman 4. Older ones ignore parts of a request.
+const MIN_API: (u32, u32) = (1, 41);
+const MIN_PODMAN: u32 = 4;
 
-/// For what an engine answers from memory.
-pub(crate) const QUICK: Duration = Duration::from_secs(5);
-/// For what makes or takes away a container, on a machine under heavy load too.
-pub(crate) const SLOW: Duration = Duration::from_secs(60);
+/// For requests that an engine answers from memory.
+pub(crate) const QUICK_TIMEOUT: Duration = Duration::from_secs(5);
+/// For requests that make or remove a container, on a machine under heavy load too.
+pub(crate) const SLOW_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
@@ -45,8 +45,8 @@ impl ApiError {
         matches!(self, Self::Refused { status: 404, .. })
     }
 
-    /// Another answer may come in a moment: something else is being done to the same thing.
-    pub(crate) fn may_pass(&self) -> bool {
+    /// A second try may succeed: another request is changing the same container.
+    pub(crate) fn is_transient(&self) -> bool {
         matches!(self, Self::Refused { status: 409 | 500.., .. })
     }
 
@@ -79,25 +79,25 @@ pub(crate) struct InspectedConfig {
     pub(crate) labels: Option<HashMap<String, String>>,
 }
 
-/// One engine, spoken to.
+/// A client of one engine.
 #[derive(Debug)]
 pub(crate) struct Api {
     runtime: OwnedRuntime,
     pub(crate) docker: Docker,
     pub(crate) endpoint: Endpoint,
-    /// The version that both sides speak.
+    /// The newest API version that both sides support.
     pub(crate) version: (u32, u32),
     pub(crate) is_podman: bool,
     /// Its version, if it is one.
     pub(crate) podman: Option<String>,
     transport: Transport,
-    /// What the containers' channels go through.
+    /// The processes that carry the containers' channels.
     lines: Mutex<Vec<Ssh>>,
 }
 
 impl Api {
     pub(crate) fn connect(endpoint: &Endpoint) -> Result<Arc<Self>, ApiError> {
-        Self::connect_until(endpoint, Instant::now() + QUICK)
+        Self::connect_until(endpoint, Instant::now() + QUICK_TIMEOUT)
     }
 
     pub(crate) fn connect_until(
@@ -129,19 +129,19 @@ impl Api {
         };
         // Not its version: Podman asks the system's package manager before it answers that.
         api.wait_until("ask the engine for its version", until, api.docker.ping())?;
-        let head = api.transport.head();
-        api.negotiate(&head)?;
+        let versions = api.transport.versions();
+        api.negotiate(&versions)?;
         let version = ClientVersion {
             major_version: api.version.0 as usize,
             minor_version: api.version.1 as usize,
         };
         api.docker = api.transport.client(&version).map_err(|error| unreachable(error.into()))?;
-        api.transport.speak(api.version);
+        api.transport.use_version(api.version);
         Ok(Arc::new(api))
     }
 
     /// The newest version that both know.
-    fn negotiate(&mut self, about: &Head) -> Result<(), ApiError> {
+    fn negotiate(&mut self, about: &EngineVersions) -> Result<(), ApiError> {
         let too_old = |found: String, needed: String| ApiError::TooOld {
             endpoint: self.endpoint.to_string(),
             found,
@@ -151,12 +151,12 @@ impl Api {
         let ours = (ours.major_version as u32, ours.minor_version as u32);
         let theirs = about.api.as_deref().and_then(two_numbers).unwrap_or((0, 0));
         let podman = about.libpod.as_deref().and_then(two_numbers);
-        if let Some((major, minor)) = podman.filter(|(major, _)| *major < OLDEST_PODMAN) {
-            let needed = format!("version {OLDEST_PODMAN}");
+        if let Some((major, minor)) = podman.filter(|(major, _)| *major < MIN_PODMAN) {
+            let needed = format!("version {MIN_PODMAN}");
             return Err(too_old(format!("Podman {major}.{minor}"), needed));
         }
-        let (major, minor) = OLDEST_API;
-        if podman.is_none() && theirs < OLDEST_API {
+        let (major, minor) = MIN_API;
+        if podman.is_none() && theirs < MIN_API {
             let found = format!("one of API version {}.{}", theirs.0, theirs.1);
             return Err(too_old(found, format!("{major}.{minor}")));
         }
@@ -166,7 +166,7 @@ impl Api {
         Ok(())
     }
 
-    /// Takes over a connection for a container's standard streams. What it goes through lives as long
+    /// Takes over a connection for a container's standard streams. An `ssh` that carries it lives as long
     /// as this.
     pub(crate) fn attach(&self, container: &str) -> io::Result<OwnedFd> {
         let (stream, ssh) = dial::attach(&self.endpoint, self.version, container)?;
@@ -180,7 +180,7 @@ impl Api {
     pub(crate) fn inspect(&self, container: &str) -> Result<Inspected, ApiError> {
         const WHAT: &str = "look at the container";
         let path = format!("/containers/{container}/json");
-        let (status, body) = self.wait(WHAT, QUICK, self.transport.get(&path))?;
+        let (status, body) = self.wait(WHAT, QUICK_TIMEOUT, self.transport.get(&path))?;
         let text = || String::from_utf8_lossy(&body).trim().to_owned();
         if status != 200 {
             return Err(ApiError::Refused { what: WHAT, status, message: text() });
@@ -188,16 +188,16 @@ impl Api {
         serde_json::from_slice(&body).map_err(|error| ApiError::Refused {
             what: WHAT,
             status: 500,
-            message: format!("its answer makes no sense: {error}"),
+            message: format!("the engine's answer cannot be read: {error}"),
         })
     }
 
-    /// Nothing is asked for a while: no connection is kept for it.
-    pub(crate) fn hang_up(&self) {
-        self.transport.hang_up();
-        self.wait_for(async {
+    /// For a time without requests: no connection stays open.
+    pub(crate) fn close_idle_connection(&self) {
+        self.transport.close_idle_connection();
+        let _ = self.wait_for(async {
             for _ in 0..4 {
-                tokio::task::yield_now().await; // the connection sees it, and ends
+                tokio::task::yield_now().await; // the connection's task sees it, and ends
             }
         });
     }
@@ -210,7 +210,7 @@ impl Api {
         request: impl Future<Output = Result<T, bollard::errors::Error>> + Send,
     ) -> Result<T, ApiError> {
         let left = until.saturating_duration_since(Instant::now());
-        self.wait_timed(what, left, QUICK, request)
+        self.wait_timed(what, left, QUICK_TIMEOUT, request)
     }
 
     /// Waits for an answer, and no longer than this.
@@ -233,9 +233,10 @@ impl Api {
     ) -> Result<T, ApiError> {
         let begun = Instant::now();
         let answer = match self.wait_for(async { tokio::time::timeout(within, request).await }) {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(self.explain(what, error, shown)),
-            Err(_) => Err(self.silent(what, shown)),
+            Ok(Ok(Ok(answer))) => Ok(answer),
+            Ok(Ok(Err(error))) => Err(self.explain(what, error, shown)),
+            Ok(Err(_)) => Err(self.silent(what, shown)),
+            Err(closed) => Err(closed),
         };
         let (elapsed, error) =
             (begun.elapsed(), answer.as_ref().err().map(tracing::field::display));
@@ -243,10 +244,17 @@ impl Api {
         answer
     }
 
-    /// For requests that take as long as they take. Driven on a thread of their own: the caller's may
+    /// For requests without a time limit. Driven on a separate thread: the caller's may
     /// belong to another runtime, in which no other one can be entered.
-    pub(crate) fn wait_for<T: Send>(&self, work: impl Future<Output = T> + Send) -> T {
-        self.runtime.drive(work)
+    pub(crate) fn wait_for<T: Send>(
+        &self,
+        work: impl Future<Output = T> + Send,
+    ) -> Result<T, ApiError> {
+        self.runtime.drive(work).ok_or_else(|| ApiError::Unreachable {
+            what: "send a request",
+            endpoint: self.endpoint.to_string(),
+            error: "the connection was closed".into(),
+        })
     }
 
     pub(crate) fn explain(
@@ -289,13 +297,12 @@ impl Api {
 struct OwnedRuntime(Option<Runtime>);
 
 impl OwnedRuntime {
-    fn drive<T: Send>(&self, work: impl Future<Output = T> + Send) -> T {
+    /// `None` once it was shut down, which only dropping it does.
+    fn drive<T: Send>(&self, work: impl Future<Output = T> + Send) -> Option<T> {
+        let runtime = self.0.as_ref()?;
         std::thread::scope(|scope| {
-            let thread = scope.spawn(|| match &self.0 {
-                Some(runtime) => runtime.block_on(work),
-                None => unreachable!("taken only when dropped"),
-            });
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            let thread = scope.spawn(|| runtime.block_on(work));
+            Some(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         })
     }
 }

@@ -1,20 +1,20 @@
-//! Pins everything a container is made of.
+//! Opens and pins everything that a container is made of, before it is created.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use belljar_bind::staging::{self, Offer, Staged};
 use belljar_spec::{
-    Access, Clause, Expectation, ExpectedKernel, ExpectedMount, HostPaths, MountKind, OsText, Plan,
-    Reach, ToleratedMount, Tree,
+    Access, Clause, Expectation, ExpectedKernel, ExpectedMount, HostPaths, MountKind, MountReach,
+    OsText, Plan, ToleratedMount, Tree,
 };
 use bollard::models::ContainerCreateBody;
 
 use super::api::Api;
-use super::body::{self, INIT_DIRECTORY, INIT_INSIDE, Parts};
+use super::container_config::{self, INIT_DIRECTORY, INIT_INSIDE, Parts};
+use super::container_note::Note;
 use super::executable;
 use super::host_mounts;
-use super::note::Note;
 use super::posture::is_gvisor;
 use crate::backend::{Bound, BoundSandbox, EngineFacts};
 use crate::error::BindError;
@@ -60,14 +60,10 @@ pub(super) fn bind(
     if engine.is_local {
         staged.add_file(init).map_err(|error| boxed(error.into()))?;
     }
-    let profile = profile_file(&place.bin).map_err(|error| boxed(error.into()))?;
-    let note = Note {
-        engine: api.endpoint.clone(),
-        container: format!("belljar-{}", place.run),
-        owner: place.owner.clone(),
-        nonce: nonce().map_err(|error| boxed(error.into()))?,
-    };
-    let body = body::body(&Parts {
+    let profile = profile_file(&place.bin, container_config::engine_profile(plan))
+        .map_err(|error| boxed(error.into()))?;
+    let note = note(api, place).map_err(|error| boxed(error.into()))?;
+    let body = container_config::container_config(&Parts {
         plan,
         engine,
         run: &place.run,
@@ -97,9 +93,18 @@ pub(super) fn bind(
     })
 }
 
+/// How the run's container is found again.
+pub(super) fn note(api: &Api, place: &HostPaths) -> std::io::Result<Note> {
+    Ok(Note {
+        engine: api.endpoint.clone(),
+        container: format!("belljar-{}", place.run),
+        owner: place.owner.clone(),
+        nonce: nonce()?,
+    })
+}
+
 /// Podman reads the list of system calls from a file.
-fn profile_file(bin: &std::path::Path) -> std::io::Result<PathBuf> {
-    let content = body::ENGINE_PROFILE;
+fn profile_file(bin: &std::path::Path, content: &str) -> std::io::Result<PathBuf> {
     let name = blake3::hash(content.as_bytes()).to_hex();
     let path = bin.join(format!("{}.seccomp.json", &name[..32]));
     if std::fs::read(&path).is_ok_and(|found| found == content.as_bytes()) {
@@ -161,7 +166,7 @@ fn expectation(plan: &Plan, engine: &EngineFacts, staged: &Staged) -> Expectatio
         }
     }
     writable.extend(staged.must_write.iter().cloned());
-    // gVisor has inodes of its own and shows no mount within a mount; root's stage is what holds there.
+    // gVisor has different inodes and shows no mount inside a mount; root's staging is what holds there.
     let is_offered =
         |mount: &&ExpectedMount| staged.offers.iter().any(|o| o.target == mount.target.as_path());
     if gvisor {
@@ -181,6 +186,7 @@ fn expectation(plan: &Plan, engine: &EngineFacts, staged: &Staged) -> Expectatio
         groups: Vec::new(),
         mounts,
         tolerated: tolerated(plan, engine),
+        private_mounts: false,
         // gVisor has namespaces of its own, and another machine has others of the same names.
         apart_from: match (engine.is_local, gvisor) {
             (true, false) => plan.unshared_namespaces(&belljar_sys::namespaces()),
@@ -188,6 +194,8 @@ fn expectation(plan: &Plan, engine: &EngineFacts, staged: &Staged) -> Expectatio
         },
         sizes: if gvisor { Vec::new() } else { plan.sizes() },
         dies_with_launcher: false,
+        init: None,
+        hostname: None,
         // The engine's list and the command's own.
         seccomp_filters: if gvisor { 0 } else { 2 },
         landlock: match (engine.is_local, gvisor) {
@@ -203,11 +211,11 @@ fn expectation(plan: &Plan, engine: &EngineFacts, staged: &Staged) -> Expectatio
 /// What engines cover in `/proc` by themselves.
 const ALSO_MASKED: &[&str] = &["/proc/timer_stats", "/proc/timer_list", "/proc/interrupts"];
 
-/// What engines put into every container, place by place. What lies below `/sys` is covered.
+/// What engines put into every container, by path. Everything below `/sys` is covered.
 fn tolerated(plan: &Plan, engine: &EngineFacts) -> Vec<ToleratedMount> {
     let place = |target: &str, fstypes: &[&str], read_only| ToleratedMount {
         target: OsText::from(target),
-        reach: Reach::Exactly,
+        reach: MountReach::Exactly,
         fstypes: fstypes.iter().map(|name| (*name).to_owned()).collect(),
         read_only,
     };
@@ -219,7 +227,7 @@ fn tolerated(plan: &Plan, engine: &EngineFacts) -> Vec<ToleratedMount> {
         place("/dev/mqueue", &["mqueue"], false),
         place("/etc/hostname", &[], true),
         ToleratedMount {
-            reach: Reach::AndBelow,
+            reach: MountReach::AndBelow,
             ..place("/sys", &["sysfs", "tmpfs", "cgroup", "cgroup2"], false)
         },
     ];

@@ -1,11 +1,11 @@
-//! The smallest image there is: one empty directory. A canary needs nothing else, because belljar itself
-//! is mounted into every container; so it flies on a machine that has no image and no network.
+//! Makes the image of a canary run: one empty directory. Belljar itself is mounted into every container, so a canary
+//! needs no other image and no network.
 
 use bollard::query_parameters::CreateImageOptionsBuilder;
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 
-use super::api::{Api, ApiError, QUICK};
+use super::api::{Api, ApiError, QUICK_TIMEOUT};
 
 /// Podman names what it imports `latest`, whatever name it is given; the number is of its content.
 const REPOSITORY: &str = "localhost/belljar/canary-1";
@@ -13,7 +13,7 @@ const NAME: &str = "localhost/belljar/canary-1:latest";
 
 /// Made if the engine has not got it.
 pub(super) fn image(api: &Api) -> Result<&'static str, ApiError> {
-    match api.wait("look for the canary's image", QUICK, api.docker.inspect_image(NAME)) {
+    match api.wait("look for the canary's image", QUICK_TIMEOUT, api.docker.inspect_image(NAME)) {
         Ok(_) => return Ok(NAME),
         Err(error) if error.is_not_found() => {}
         Err(error) => return Err(error),
@@ -22,7 +22,7 @@ pub(super) fn image(api: &Api) -> Result<&'static str, ApiError> {
         CreateImageOptionsBuilder::new().from_src("-").repo(REPOSITORY).tag("latest").build();
     let content = bollard::body_full(Bytes::from(archive()));
     let import = api.docker.create_image(Some(from), Some(content), None);
-    api.wait("make the canary's image", QUICK, import.try_for_each(|_| async { Ok(()) }))?;
+    api.wait("make the canary's image", QUICK_TIMEOUT, import.try_for_each(|_| async { Ok(()) }))?;
     Ok(NAME)
 }
 

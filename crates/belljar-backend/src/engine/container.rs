@@ -8,16 +8,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 use belljar_bind::identity::HostIdentity;
 use belljar_spec::{Limits, Usage};
-use bollard::models::{ContainerCreateBody, ContainerCreateResponse};
+use bollard::models::{ContainerCreateBody, ContainerCreateResponse, ContainerWaitResponse};
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, EventsOptionsBuilder, RemoveContainerOptionsBuilder,
-    StartContainerOptions,
+    StartContainerOptions, WaitContainerOptionsBuilder,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::api::{Api, ApiError, QUICK, SLOW};
+use super::api::{Api, ApiError, QUICK_TIMEOUT, SLOW_TIMEOUT};
 use super::bind::BoundContainer;
-use super::init_process::{Init, NotHeld};
+use super::init_process::{Init, LimitNotHeld};
 use super::posture::is_gvisor;
 use super::upload::UploadError;
 use crate::error::{DestroyError, StartError};
@@ -26,10 +26,12 @@ use crate::running::{CommandStreams, InitChannel, Link, RunningSandbox, Started,
 /// How long PID 1 lives on when it receives nothing. An engine can hold its input open after the launcher,
 /// or the engine itself, has died.
 const LEASE: Duration = Duration::from_secs(120);
-const LEASE_FAR: Duration = Duration::from_secs(300);
+const REMOTE_LEASE: Duration = Duration::from_secs(300);
 /// From the kill to the end.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 const GONE_TIMEOUT: Duration = Duration::from_secs(20);
+/// For an engine that removes the container by itself.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ContainerError {
@@ -52,9 +54,9 @@ pub enum ContainerError {
     #[error(
         "the container's first process cannot be found on this host, so its user and its limits cannot be checked"
     )]
-    Unseen,
+    InitNotFound,
     #[error("the engine does not hold a limit")]
-    Limit(#[source] NotHeld),
+    Limit(#[source] LimitNotHeld),
     #[error("the container ended before it answered: {0}")]
     Ended(String),
 }
@@ -95,10 +97,10 @@ pub(super) fn start(bound: BoundContainer) -> Result<Started, ContainerError> {
         Ok(made) => made,
         Err(error @ ApiError::Refused { .. }) => return Err(error.into()),
         // It may have been made all the same.
-        Err(error) => return Err(unsure(&api, &note.container, error)),
+        Err(error) => return Err(remove_if_made(&api, &note.container, error)),
     };
     let begun = begin(&api, &made.id, upload.as_deref());
-    api.hang_up(); // the next question comes at the run's end
+    api.close_idle_connection(); // the next request comes at the run's end
     // The engine has its own copies of the mounts now, or never will.
     let identity = staged.unmount().map_err(ContainerError::Stage);
     let (channel, pid) = match begun {
@@ -112,7 +114,7 @@ pub(super) fn start(bound: BoundContainer) -> Result<Started, ContainerError> {
     let sees_processes = engine.is_local && !is_gvisor(plan.oci_runtime.as_deref());
     // Without it the end is seen on the channel only.
     let init = pid.filter(|_| engine.is_local).and_then(|pid| Init::find(pid, &made.id).ok());
-    let lease = if engine.is_local { LEASE } else { LEASE_FAR };
+    let lease = if engine.is_local { LEASE } else { REMOTE_LEASE };
     Ok(Started {
         channel: Some(InitChannel {
             fd: channel,
@@ -148,7 +150,7 @@ pub(super) fn start(bound: BoundContainer) -> Result<Started, ContainerError> {
 }
 
 /// Podman looks up the ids that an ordinary user may hand on with a library that does not bear two callers at
-/// once, and then says that there are none. Asked again, it finds them.
+/// once, and then reports that there are none. A second request finds them.
 fn make(
     api: &Api,
     name: &str,
@@ -158,7 +160,7 @@ fn make(
     loop {
         let options = CreateContainerOptionsBuilder::new().name(name).build();
         let making = api.docker.create_container(Some(options), body.clone());
-        match api.wait("make the container", SLOW, making) {
+        match api.wait("make the container", SLOW_TIMEOUT, making) {
             Err(error) if error.is_about_missing_ids() => match pauses.next() {
                 Some(pause) => std::thread::sleep(pause),
                 None => return Err(error),
@@ -179,7 +181,7 @@ fn begin(
     }
     let channel = api.attach(id).map_err(ContainerError::Attach)?;
     let start = api.docker.start_container(id, None::<StartContainerOptions>);
-    api.wait("start the container", SLOW, start)?;
+    api.wait("start the container", SLOW_TIMEOUT, start)?;
     // The channel of one that has ended already has the reason.
     let found = match api.inspect(id) {
         Err(error) if error.is_not_found() => return Ok((channel, None)),
@@ -189,12 +191,12 @@ fn begin(
 }
 
 /// An engine that did not answer may still make the container.
-fn unsure(api: &Api, name: &str, error: ApiError) -> ContainerError {
+fn remove_if_made(api: &Api, name: &str, error: ApiError) -> ContainerError {
     let cleanup = remove(api, name).err();
     let cleanup = cleanup.unwrap_or(ApiError::Silent {
         what: "make sure that no container was made",
         endpoint: api.endpoint.to_string(),
-        seconds: SLOW.as_secs(),
+        seconds: SLOW_TIMEOUT.as_secs(),
     });
     ContainerError::AndCleanup { error: Box::new(error.into()), cleanup }
 }
@@ -204,6 +206,41 @@ fn and_remove(api: &Api, id: &str, error: ContainerError) -> ContainerError {
         Ok(()) => error,
         Err(cleanup) => ContainerError::AndCleanup { error: Box::new(error), cleanup },
     }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Removal {
+    Done,
+    /// It failed, takes long, or this engine cannot tell.
+    NotSeen,
+}
+
+/// Docker's daemon removes a container by itself when it has ended, and refuses to do so a second time meanwhile: this
+/// waits until it is gone. With Podman that is done by a process for each container, which need not be waited for.
+fn wait_for_removal(api: &Api, id: &str) -> Removal {
+    use futures_util::StreamExt;
+    if api.is_podman {
+        return Removal::NotSeen;
+    }
+    let options = WaitContainerOptionsBuilder::new().condition("removed").build();
+    let mut answers = api.docker.wait_container(id, Some(options));
+    let ended = async { Ok(answers.next().await) };
+    match api.wait("wait for the container's removal", REMOVAL_TIMEOUT, ended) {
+        Ok(Some(answer)) => removal_of(answer),
+        Ok(None) | Err(_) => Removal::NotSeen,
+    }
+}
+
+/// The answer has the container's exit code, and a message if the removal failed.
+fn removal_of(answer: Result<ContainerWaitResponse, bollard::errors::Error>) -> Removal {
+    use bollard::errors::Error;
+    let failure = match answer {
+        Ok(ended) => ended.error.and_then(|error| error.message).unwrap_or_default(),
+        Err(Error::DockerContainerWaitError { error, .. }) => error,
+        Err(Error::DockerResponseServerError { status_code: 404, .. }) => String::new(),
+        Err(error) => error.to_string(),
+    };
+    if failure.is_empty() { Removal::Done } else { Removal::NotSeen }
 }
 
 /// Until the engine no longer knows it. One that is gone is a success.
@@ -216,7 +253,7 @@ pub(super) fn remove(api: &Api, id: &str) -> Result<(), ApiError> {
             Ok(()) => return Ok(()),
             Err(error) if error.is_not_found() => return Ok(()),
             // It is being removed already, or just ends.
-            Err(error) if error.may_pass() && Instant::now() < until => {
+            Err(error) if error.is_transient() && Instant::now() < until => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             Err(error) => return Err(error),
@@ -238,7 +275,7 @@ impl RunningSandbox for Container {
         }
         // What fails here is reported when the container is removed.
         let killing = self.api.docker.kill_container(&self.name, None);
-        let _ = self.api.wait("end the container", QUICK, killing);
+        let _ = self.api.wait("end the container", QUICK_TIMEOUT, killing);
     }
 
     fn reap(&mut self) {
@@ -252,7 +289,9 @@ impl RunningSandbox for Container {
     fn destroy(&mut self) -> Result<(), DestroyError> {
         if !self.gone {
             self.kill();
-            remove(&self.api, &self.name).map_err(|error| DestroyError(Box::new(error)))?;
+            if wait_for_removal(&self.api, &self.name) == Removal::NotSeen {
+                remove(&self.api, &self.name).map_err(|error| DestroyError(Box::new(error)))?;
+            }
             self.gone = true;
         }
         Ok(())
@@ -262,7 +301,7 @@ impl RunningSandbox for Container {
         let Some(init) = &self.init else { return };
         let mut now = Usage::default();
         init.usage(&mut now);
-        // When the groups are gone, what was seen last stands.
+        // When the groups are gone, the last values are the result.
         self.usage.cpu_ms = now.cpu_ms.or(self.usage.cpu_ms);
         self.usage.memory_peak_bytes = now.memory_peak_bytes.or(self.usage.memory_peak_bytes);
         self.usage.written_bytes = now.written_bytes.or(self.usage.written_bytes);
@@ -318,7 +357,7 @@ impl Container {
         let events = self.api.docker.events(Some(options));
         let counted = async { Ok(events.filter(|e| std::future::ready(e.is_ok())).count().await) };
         // Without an answer it stays unknown.
-        self.api.wait("ask what happened", QUICK, counted).unwrap_or(0) as u64
+        self.api.wait("ask what happened", QUICK_TIMEOUT, counted).unwrap_or(0) as u64
     }
 
     fn wait_for_end(&self) {
@@ -343,9 +382,45 @@ impl Container {
         match &self.init {
             Some(init) => init.check_limits(&self.limits).map_err(ContainerError::Limit),
             // Neither its user nor its limits could be seen from outside.
-            None if self.is_visible => Err(ContainerError::Unseen),
+            None if self.is_visible => Err(ContainerError::InitNotFound),
             None if (memory, millicpus, pids) == (None, None, None) => Ok(()),
-            None => Err(ContainerError::Unseen),
+            None => Err(ContainerError::InitNotFound),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bollard::errors::Error;
+    use bollard::models::ContainerWaitExitError;
+
+    use super::*;
+
+    #[test]
+    fn only_an_answer_without_a_failure_is_a_removal() {
+        let ended = |status_code, message: Option<&str>| {
+            let error = message.map(|text| ContainerWaitExitError { message: Some(text.into()) });
+            Ok(ContainerWaitResponse { status_code, error })
+        };
+        let killed =
+            |error: &str| Error::DockerContainerWaitError { error: error.into(), code: 137 };
+        let refused = |status_code| Error::DockerResponseServerError {
+            status_code,
+            message: "a reason".into(),
+        };
+        for done in [ended(0, None), Err(killed("")), Err(refused(404))] {
+            assert_eq!(removal_of(done), Removal::Done);
+        }
+        let failure = "unable to remove filesystem: device or resource busy";
+        let failed = [
+            ended(0, Some(failure)),
+            Err(killed(failure)),
+            Err(refused(500)),
+            Err(refused(400)),
+            Err(Error::RequestTimeoutError),
+        ];
+        for failed in failed {
+            assert_eq!(removal_of(failed), Removal::NotSeen);
         }
     }
 }

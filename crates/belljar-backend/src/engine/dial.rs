@@ -1,5 +1,5 @@
-//! Connections to an engine, each bounded in time. Nothing is sent on them here except what takes one over
-//! for a container's channel.
+//! Opens connections to an engine, each with a time limit. Nothing is sent here except the request that takes one
+//! over for a container's channel.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -17,11 +17,11 @@ use super::endpoint::Endpoint;
 use super::resolve;
 use super::ssh::Ssh;
 
-/// Less than a probe has, so that it can say what happened.
+/// Less than a probe has, so that it can report what happened.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(3);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_HEAD: usize = 16 * 1024;
-/// A machine that went away without a word is noticed after a minute and a half.
+/// A machine that is gone without notice is detected after a minute and a half.
 const KEEP_ALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 6);
 
 /// One connection, before anything was sent on it.
@@ -139,7 +139,7 @@ pub(super) fn attach(
     }
 }
 
-/// Nothing was answered, as opposed to what a refusal says.
+/// There was no response, as opposed to a refusal.
 fn ended(kind: io::ErrorKind) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(kind, BrokenPipe | ConnectionReset | UnexpectedEof)
@@ -161,7 +161,7 @@ fn upgrade(stream: &mut (impl Read + Write), request: &str) -> io::Result<()> {
     let first = head.lines().next().unwrap_or_default();
     match first.split(' ').nth(1) {
         Some("101" | "200") => Ok(()),
-        _ => Err(io::Error::other(format!("the engine says: {}", reason(stream, &head)))),
+        _ => Err(io::Error::other(format!("the engine answered: {}", reason(stream, &head)))),
     }
 }
 

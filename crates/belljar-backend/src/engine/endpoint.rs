@@ -1,4 +1,4 @@
-//! Where an engine listens.
+//! Parses the address on which an engine listens.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use belljar_spec::BackendName;
 use serde::{Deserialize, Serialize};
 
-/// Where plain HTTP is spoken if no port is named.
+/// The port for plain HTTP if none is named.
 const USUAL_PORT: u16 = 2375;
 
 /// As `DOCKER_HOST` names it.
@@ -45,7 +45,7 @@ pub enum BadEndpoint {
         "\"{0}\" is no engine's address; there are unix:///path, tcp://host:port, ssh://user@host"
     )]
     Unknown(String),
-    #[error("\"{0}\" asks for TLS, which this version does not speak")]
+    #[error("\"{0}\" asks for TLS, which this version does not support")]
     Tls(String),
 }
 
@@ -114,7 +114,7 @@ fn ssh(program: Program, rest: &str) -> Option<Endpoint> {
     };
     let socket = match socket {
         "" | "/" => None,
-        // It becomes a word of the other side's shell.
+        // It becomes an argument in the remote shell.
         socket if is_plain(socket, "/._-+@") => Some(socket.to_owned()),
         _ => return None,
     };

@@ -1,4 +1,4 @@
-//! Which of an image's variables its programs are given.
+//! Selects the variables of an image that its programs are given.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What an engine lets its containers do.
+//! Asks an engine what it lets its containers do.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use bollard::models::{Runtime, SystemInfo, SystemInfoCgroupVersionEnum};
 use super::api::{Api, ApiError};
 use super::endpoint::Endpoint;
 use super::executable;
-use super::find::usual::{may_not, start_it};
+use super::find::default_sockets::{may_not, start_it};
 use super::host_mounts;
 use super::locality::{self, Locality};
 use super::peer;
@@ -62,7 +62,7 @@ pub(super) fn capabilities(
 /// all that matters is known without it.
 fn known_without_asking(api: &Api) -> Option<SystemInfo> {
     let Endpoint::Unix(socket) = &api.endpoint else { return None };
-    let peer = api.wait_for(peer::find(socket)).ok().filter(|_| api.is_podman)?;
+    let peer = api.wait_for(peer::find(socket)).ok()?.ok().filter(|_| api.is_podman)?;
     if !peer.is_podman() {
         return None;
     }
@@ -82,7 +82,7 @@ fn known_without_asking(api: &Api) -> Option<SystemInfo> {
 }
 
 /// Podman answers to Docker's name where it was installed under that name, as the package podman-docker does, and
-/// the record says which it was. Docker never answers to Podman's.
+/// the record names it. Docker never answers to Podman's.
 fn refuse_another_kind(api: &Api, backend: BackendName) -> Result<(), Unavailable> {
     match (backend, api.is_podman) {
         (BackendName::Podman, false) => Err(Unavailable::new(
@@ -126,7 +126,7 @@ fn engine_facts(api: &Api, info: &SystemInfo) -> Result<EngineFacts, Unavailable
             "an engine for Linux containers",
         ));
     }
-    // Podman's answer does not say it, so whose process listens counts too.
+    // Podman does not report it, so the owner of the listening process counts too.
     let (is_local, listener) = match locality::of(api, info)? {
         Locality::Here { listener } => (true, listener),
         Locality::Elsewhere => (false, 0),
@@ -198,7 +198,7 @@ fn most_processes() -> Option<u64> {
     own.into_iter().chain(numbers).min()
 }
 
-/// The controllers that an ordinary user's engine can use, whatever it says about itself.
+/// The controllers that an ordinary user's engine can use, whatever it reports.
 fn delegated(info: &SystemInfo) -> Vec<String> {
     if info.cgroup_version != Some(SystemInfoCgroupVersionEnum::_2) {
         return Vec::new(); // cgroup v1 is root's

@@ -7,7 +7,7 @@ use belljar_sys::cgroup_files::{self, read_keyed, read_number};
 use belljar_sys::mountinfo::MountTable;
 use rustix::process::Pid;
 
-use super::init_process::NotHeld;
+use super::init_process::LimitNotHeld;
 
 /// One directory for each controller; the same one for all on cgroup v2.
 #[derive(Clone, Debug, Default)]
@@ -86,9 +86,9 @@ impl Observed {
         }
     }
 
-    pub(super) fn check(&self, limits: &Limits) -> Result<(), NotHeld> {
+    pub(super) fn check(&self, limits: &Limits) -> Result<(), LimitNotHeld> {
         if let Some(wanted) = limits.memory {
-            let directory = self.memory.as_ref().ok_or(NotHeld::no_group("memory", wanted))?;
+            let directory = self.memory.as_ref().ok_or(LimitNotHeld::no_group("memory", wanted))?;
             let file = if self.is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
             at_most(&directory.join(file), wanted)?;
             // Swap on top would be more memory. Where no group counts it there is no swap to limit.
@@ -101,17 +101,17 @@ impl Observed {
             }
         }
         if let Some(wanted) = limits.pids {
-            let directory = self.pids.as_ref().ok_or(NotHeld::no_group("pids", wanted))?;
+            let directory = self.pids.as_ref().ok_or(LimitNotHeld::no_group("pids", wanted))?;
             at_most(&directory.join("pids.max"), u64::from(wanted))?;
         }
         if let Some(millicpus) = limits.millicpus {
-            let directory = self.cpu.as_ref().ok_or(NotHeld::no_group("cpu", millicpus))?;
+            let directory = self.cpu.as_ref().ok_or(LimitNotHeld::no_group("cpu", millicpus))?;
             self.check_cpu(directory, millicpus)?;
         }
         Ok(())
     }
 
-    fn check_cpu(&self, directory: &Path, millicpus: u32) -> Result<(), NotHeld> {
+    fn check_cpu(&self, directory: &Path, millicpus: u32) -> Result<(), LimitNotHeld> {
         let (path, numbers) = if self.is_v2 {
             let path = directory.join("cpu.max");
             let text = std::fs::read_to_string(&path).unwrap_or_default();
@@ -127,9 +127,11 @@ impl Observed {
             (Some(quota), Some(period @ 1..)) if quota * 1000 <= u64::from(millicpus) * period => {
                 Ok(())
             }
-            found => {
-                Err(NotHeld::at(&path, format!("{millicpus}/1000"), Some(format!("{found:?}"))))
-            }
+            found => Err(LimitNotHeld::at(
+                &path,
+                format!("{millicpus}/1000"),
+                Some(format!("{found:?}")),
+            )),
         }
     }
 
@@ -165,12 +167,12 @@ impl Observed {
 }
 
 /// A limit of the kernel is a number, or a string that means none. Memory counts in pages.
-fn at_most(path: &Path, wanted: u64) -> Result<(), NotHeld> {
+fn at_most(path: &Path, wanted: u64) -> Result<(), LimitNotHeld> {
     match read_number(path) {
         Some(found) if found <= wanted => Ok(()),
         _ => {
             let found = std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
-            Err(NotHeld::at(path, wanted, found))
+            Err(LimitNotHeld::at(path, wanted, found))
         }
     }
 }

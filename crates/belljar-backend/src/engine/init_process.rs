@@ -51,7 +51,7 @@ impl Init {
     }
 
     /// Limits as the kernel has them; what does not read back is not held.
-    pub(super) fn check_limits(&self, limits: &Limits) -> Result<(), NotHeld> {
+    pub(super) fn check_limits(&self, limits: &Limits) -> Result<(), LimitNotHeld> {
         self.groups.check(limits)
     }
 
@@ -89,13 +89,13 @@ fn parent_of(pid: i32) -> Option<i32> {
 /// A limit that the engine was asked for and the kernel does not have.
 #[derive(Debug, thiserror::Error)]
 #[error("{what} is {found}, not {wanted}")]
-pub struct NotHeld {
+pub struct LimitNotHeld {
     pub what: String,
     pub wanted: String,
     pub found: String,
 }
 
-impl NotHeld {
+impl LimitNotHeld {
     pub(super) fn at(path: &Path, wanted: impl ToString, found: Option<String>) -> Self {
         let (what, wanted) = (path.display().to_string(), wanted.to_string());
         Self { what, wanted, found: found.unwrap_or_else(|| "not to be read".to_owned()) }

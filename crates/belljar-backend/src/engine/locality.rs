@@ -22,19 +22,23 @@ pub(super) fn of(api: &Api, info: &SystemInfo) -> Result<Locality, Unavailable> 
     if !is_this_machine(info) {
         return Ok(Locality::Elsewhere);
     }
-    let found = api.wait_for(peer::find(socket)).map(|peer| (peer.files(), peer.uid));
+    let found = match api.wait_for(peer::find(socket)) {
+        Ok(Ok(peer)) => Ok((peer.files(), peer.uid)),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(closed) => Err(closed.to_string()),
+    };
     match found {
         Ok((Files::Same, listener)) => Ok(Locality::Here { listener }),
         Ok((Files::Other(why), _)) => Err(Unavailable::new(
             format!(
-                "{} leads out of where belljar runs, and paths mean something else there: {why}",
+                "{} belongs to an engine outside the container that belljar runs in, where paths are different: {why}",
                 api.endpoint
             ),
             "run belljar where the engine runs, or an engine where belljar runs; over tcp:// or ssh:// it is used like one on another machine",
         )),
         Err(error) => Err(Unavailable::new(
-            format!("cannot find out who listens at {}: {error}", api.endpoint),
-            "see that the engine still runs",
+            format!("cannot find the process that listens at {}: {error}", api.endpoint),
+            "check that the engine is still running",
         )),
     }
 }
@@ -63,7 +67,7 @@ fn total_memory(table: &str) -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// Engines write the rest of a version in ways of their own.
+/// Each engine writes the rest of a version differently.
 fn two_first(version: &str) -> Option<(u32, u32)> {
     let mut numbers = version.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))

@@ -6,9 +6,10 @@
 
 mod api;
 mod bind;
-mod body;
 mod canary;
 mod container;
+mod container_config;
+mod container_note;
 mod dial;
 mod endpoint;
 mod environment;
@@ -18,11 +19,11 @@ mod find;
 mod groups;
 mod host_mounts;
 pub mod image;
+mod image_shell;
 #[cfg(any(test, not(feature = "jail")))]
 mod init_executable;
 mod init_process;
 mod locality;
-mod note;
 mod peer;
 mod plan;
 mod posture;
@@ -31,6 +32,8 @@ mod ssh;
 mod transport;
 mod upload;
 
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -38,15 +41,15 @@ use belljar_spec::{BackendName, HostPaths, Plan, RunSpec};
 
 pub use api::ApiError;
 pub use bind::BoundContainer;
-pub use body::INIT_INSIDE;
 pub use container::{Container, ContainerError};
+pub use container_config::{CONTAINER_PROFILE, INIT_INSIDE};
 pub use endpoint::{BadEndpoint, Endpoint, Program, SshPlace};
 pub use find::{Caller, pinned_variables};
 
-use self::api::{Api, QUICK};
-use self::body::{LABEL_NONCE, LABEL_OWNER, LABEL_RUN};
+use self::api::{Api, QUICK_TIMEOUT};
+use self::container_config::{LABEL_NONCE, LABEL_OWNER, LABEL_RUN};
+use self::container_note::Note;
 use self::image::{Build, Built, HeldImage};
-use self::note::Note;
 use crate::backend::{
     Backend, Bound, BoundSandbox, Capabilities, Fetch, ImageFacts, Pod, PullProgress, SandboxId,
 };
@@ -54,8 +57,9 @@ use crate::error::{
     BindError, DestroyError, ImageError, LeftBehind, PlanError, StartError, Unavailable,
 };
 use crate::running::Started;
+use crate::shell::{self, Existence};
 
-/// One engine, found and not yet spoken to.
+/// One engine, found and not yet connected to.
 #[derive(Debug)]
 pub struct Engine {
     name: BackendName,
@@ -83,7 +87,7 @@ impl Engine {
     }
 
     fn api(&self) -> Result<&Arc<Api>, ApiError> {
-        self.api_until(Instant::now() + QUICK)
+        self.api_until(Instant::now() + QUICK_TIMEOUT)
     }
 
     fn api_until(&self, until: Instant) -> Result<&Arc<Api>, ApiError> {
@@ -102,7 +106,7 @@ impl Engine {
         if let Some(facts) = self.facts.get() {
             return Ok(facts.clone());
         }
-        let until = Instant::now() + QUICK; // all questions together
+        let until = Instant::now() + QUICK_TIMEOUT; // all questions together
         let api = self.api_until(until).map_err(|error| facts::unreachable(&error, self.name))?;
         let found = facts::capabilities(api, self.name, until)?;
         let _ = self.facts.set(found.clone());
@@ -138,6 +142,22 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// `None` where the engine cannot be asked: then the plain shell is used, which every image has.
+    fn programs_of_image(
+        &self,
+        plan: &Plan,
+        spec: &RunSpec,
+        paths: &HostPaths,
+    ) -> Option<HashMap<PathBuf, Existence>> {
+        let image = plan.image.as_ref()?;
+        let api = self.api().ok()?;
+        let note = bind::note(api, paths).ok()?;
+        let found = image_shell::programs(api, &image.id, spec.shell.as_deref(), &note, paths);
+        found.inspect_err(|error| tracing::debug!(%error, "cannot look into the image")).ok()
+    }
+}
+
 impl Backend for Engine {
     fn name(&self) -> BackendName {
         self.name
@@ -156,6 +176,20 @@ impl Backend for Engine {
 
     fn plan(&self, spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, PlanError> {
         plan::plan(self.name, spec, capabilities)
+    }
+
+    fn shell(
+        &self,
+        plan: &Plan,
+        spec: &RunSpec,
+        paths: Option<&HostPaths>,
+    ) -> Result<Option<String>, PlanError> {
+        let known = paths.and_then(|paths| self.programs_of_image(plan, spec, paths));
+        let mut look = |path: &Path| {
+            let known = known.as_ref().and_then(|known| known.get(path));
+            known.copied().unwrap_or(Existence::Unknown)
+        };
+        shell::find(plan, spec, &mut look)
     }
 
     fn bind(&self, plan: &Plan, paths: &HostPaths) -> Result<Bound, BindError> {

@@ -72,7 +72,7 @@ fn has_our_root(pid: i32) -> Option<bool> {
     Some(root_mount(&theirs)? == root_mount(&ours).unwrap_or_default())
 }
 
-/// In the same mount namespace, or in one that a mount made here spreads to. So it is too where that
+/// In the same mount namespace, or in one that a mount made here mounts_propagate to. So it is too where that
 /// cannot be seen: then the start shows it.
 fn sees_our_mounts(pid: i32) -> bool {
     let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
@@ -82,16 +82,16 @@ fn sees_our_mounts(pid: i32) -> bool {
     }
     let table = |process: &str| fs::read_to_string(format!("/proc/{process}/mountinfo")).ok();
     match (table("self"), table(&pid.to_string())) {
-        (Some(ours), Some(theirs)) => spreads(&ours, &theirs, Path::new(STAGING_ROOT)),
+        (Some(ours), Some(theirs)) => mounts_propagate(&ours, &theirs, Path::new(STAGING_ROOT)),
         _ => true,
     }
 }
 
 /// Whether what is mounted at a path in one table appears in the other.
-fn spreads(ours: &str, theirs: &str, path: &Path) -> bool {
+fn mounts_propagate(ours: &str, theirs: &str, path: &Path) -> bool {
     let group = |line: &str, names: &[&str]| -> Vec<String> {
-        let groups = line.split(' ').skip(6).take_while(|word| *word != "-");
-        let named = groups.filter_map(|word| word.split_once(':'));
+        let groups = line.split(' ').skip(6).take_while(|field| *field != "-");
+        let named = groups.filter_map(|field| field.split_once(':'));
         named.filter(|(name, _)| names.contains(name)).map(|(_, n)| n.to_owned()).collect()
     };
     let (Some(ours), Some(theirs)) = (mount_of(ours, path), mount_of(theirs, path)) else {
@@ -101,7 +101,7 @@ fn spreads(ours: &str, theirs: &str, path: &Path) -> bool {
     group(ours, &["shared"]).iter().any(|number| reached.contains(number))
 }
 
-/// The line of the mount that a path lies in.
+/// The line of the mount that contains a path.
 fn mount_of<'a>(table: &'a str, path: &Path) -> Option<&'a str> {
     let points = table.lines().filter_map(|line| Some((Path::new(line.split(' ').nth(4)?), line)));
     let above = points.filter(|(point, _)| path.starts_with(point));
@@ -112,15 +112,17 @@ fn mount_of<'a>(table: &'a str, path: &Path) -> Option<&'a str> {
 /// Device, and which of its directories: the root's line in a table of mounts.
 fn root_mount(table: &str) -> Option<(&str, &str)> {
     table.lines().rev().find_map(|line| {
-        let mut words = line.split(' ').skip(2);
-        let (device, directory, point) = (words.next()?, words.next()?, words.next()?);
+        let mut fields = line.split(' ').skip(2);
+        let (device, directory, point) = (fields.next()?, fields.next()?, fields.next()?);
         (point == "/").then_some((device, directory))
     })
 }
 
 fn by_marks() -> Files {
     match MARKS.iter().any(|mark| Path::new(mark).exists()) {
-        true => Files::Other("this process is in a container, and the engine cannot be looked at"),
+        true => Files::Other(
+            "this process is in a container, and the engine's process cannot be inspected",
+        ),
         false => Files::Same,
     }
 }
@@ -130,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_root_is_told_by_its_device_and_directory() {
+    fn the_root_is_recognised_by_its_device_and_directory() {
         let host =
             "26 1 254:0 / / rw,relatime - ext4 /dev/root rw\n27 26 0:5 / /dev rw - devtmpfs d rw\n";
         let copy = "900 800 254:0 / / rw,relatime master:1 - ext4 /dev/root rw\n";
@@ -142,21 +144,21 @@ mod tests {
     }
 
     #[test]
-    fn mounts_spread_along_groups() {
+    fn mounts_propagate_along_groups() {
         let table = |group: &str| {
             format!("1 0 8:1 / / rw {group}- ext4 a rw\n2 1 0:9 / /home rw - tmpfs b rw\n")
         };
-        let spreads = |ours: &str, theirs: &str| {
-            spreads(&table(ours), &table(theirs), Path::new("/run/belljar"))
+        let mounts_propagate = |ours: &str, theirs: &str| {
+            mounts_propagate(&table(ours), &table(theirs), Path::new("/run/belljar"))
         };
-        assert!(spreads("shared:1 ", "shared:1 "));
-        assert!(spreads("shared:1 ", "master:1 "));
-        assert!(spreads("shared:3 master:1 ", "shared:7 master:3 "));
-        assert!(!spreads("", "shared:1 "));
-        assert!(!spreads("master:1 ", "shared:1 "));
-        assert!(!spreads("shared:1 ", "shared:2 "));
+        assert!(mounts_propagate("shared:1 ", "shared:1 "));
+        assert!(mounts_propagate("shared:1 ", "master:1 "));
+        assert!(mounts_propagate("shared:3 master:1 ", "shared:7 master:3 "));
+        assert!(!mounts_propagate("", "shared:1 "));
+        assert!(!mounts_propagate("master:1 ", "shared:1 "));
+        assert!(!mounts_propagate("shared:1 ", "shared:2 "));
         let own = "1 0 8:1 / / rw shared:1 - ext4 a rw\n2 1 0:9 / /run rw - tmpfs b rw\n";
-        assert!(!super::spreads(own, own, Path::new("/run/belljar")));
+        assert!(!super::mounts_propagate(own, own, Path::new("/run/belljar")));
     }
 
     #[test]

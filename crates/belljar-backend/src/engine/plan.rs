@@ -1,10 +1,10 @@
-//! From a run's specification to a container. No I/O: the same input gives the same plan.
+//! Plans a container from a run's specification. No I/O: the same input gives the same plan.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use belljar_spec::{
-    AccountsFile, BackendName, Clause, CommandPlan, HostUid, Identity, MountKind, MountMode,
+    AccountsFile, BackendName, Clause, CommandPlan, DeniedCalls, HostUid, Identity, MountKind,
     Namespace, OsText, PLAN_VERSION, Plan, PlannedImage, PlannedMount, Rlimit, Rootfs, RunSpec,
     Source, Tmpfs, Tree, User,
 };
@@ -56,6 +56,18 @@ pub(super) fn plan(
         let why = format!("the engine has no such runtime; it has {known}");
         return Err(unsupported(&format!("the runtime \"{runtime}\""), why));
     }
+    if spec.denied_calls == DeniedCalls::Recorded {
+        let why = if is_gvisor(spec.oci_runtime.as_deref()) {
+            Some("gVisor does not report refused system calls")
+        } else if engine.is_podman && !engine.is_local {
+            Some("Podman on another machine uses its own list of system calls, which answers first")
+        } else {
+            None
+        };
+        if let Some(why) = why {
+            return Err(unsupported(planning::TRACING, why.to_owned()));
+        }
+    }
     if !engine.is_local {
         refuse_what_is_not_sent(spec).map_err(|(what, why)| unsupported(&what, why.to_owned()))?;
     }
@@ -66,7 +78,7 @@ pub(super) fn plan(
     let image = &ImageFacts { volumes: volumes(image), ..image.clone() };
     if let Some((volume, tree)) = volume_in_a_tree(spec, image) {
         let why =
-            format!("it lies in {tree}, and nothing of an image's is made in a tree of the host");
+            format!("it is in {tree}, and nothing of an image is created in a tree of the host");
         return Err(unsupported(&format!("the image's volume {volume}"), why));
     }
     let rlimits = rlimits(spec, capabilities, engine);
@@ -92,8 +104,9 @@ pub(super) fn plan(
         limits: spec.limits.clone(),
         cgroup: capabilities.cgroup,
         rlimits,
-        filter: "command".to_owned(),
+        filter: spec.denied_calls.filter().to_owned(),
         command: CommandPlan { env: environment(spec, image), ..command(spec) },
+        shell: None,
         image: Some(PlannedImage {
             name: image.name.clone(),
             id: image.id.clone(),
@@ -158,11 +171,6 @@ fn refuse_what_is_not_sent(spec: &RunSpec) -> Result<(), (String, &'static str)>
             let why = "the engine is on another machine, and an agent's checkpoints need the workspace here; \
                        use an engine or the jail on this machine, or --workspace none";
             Err(("an agent with a workspace".to_owned(), why))
-        }
-        Some(workspace) if workspace.mode == MountMode::Rw => {
-            let why = "the engine is on another machine, so the workspace is sent there as a copy; \
-                       use --workspace DIR:overlay and then belljar apply, or --workspace none";
-            Err((format!("the mode rw for {}", workspace.source), why))
         }
         _ => Ok(()),
     }
@@ -241,5 +249,5 @@ fn rlimits(spec: &RunSpec, capabilities: &Capabilities, engine: &EngineFacts) ->
 
 /// The run's own variables, and those of the image that change nothing about what programs load.
 fn environment(spec: &RunSpec, image: &ImageFacts) -> BTreeMap<String, OsText> {
-    merge(&egress::environment(spec), &image.env)
+    merge(&planning::environment(spec), &image.env)
 }

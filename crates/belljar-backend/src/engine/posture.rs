@@ -1,6 +1,6 @@
-//! How a container holds each clause, in words.
+//! Describes how a container holds each clause.
 
-use belljar_spec::{Clause, Enforcement, MountMode, Posture, Rlimit, RunSpec};
+use belljar_spec::{Clause, DeniedCalls, Enforcement, MountMode, Posture, Rlimit, RunSpec};
 
 use crate::backend::{Capabilities, EngineFacts, Weakness};
 use crate::egress;
@@ -45,6 +45,14 @@ pub(super) fn posture(
         (Clause::AuditOutside, "record and channel outside; frames carry number and keyed mark"),
     ] {
         posture.set(clause, Enforcement::enforced(how));
+    }
+    if spec.denied_calls == DeniedCalls::Recorded {
+        posture.set(
+            Clause::ProcSyscalls,
+            Enforcement::enforced(
+                "the command's allow-list by seccomp, whose refusals PID 1 answers and counts (without it, ENOSYS); the engine's list under it leaves them to that",
+            ),
+        );
     }
     if gvisor {
         posture.set(
@@ -117,7 +125,7 @@ pub(super) fn posture(
     posture
 }
 
-/// The way to a kernel of its own, by a runtime that the engine has.
+/// How to get a separate kernel, by a runtime that the engine has.
 fn own_kernel(engine: &EngineFacts) -> String {
     if engine.is_podman {
         return "Docker, with a runtime that has its own kernel".to_owned();
@@ -137,8 +145,13 @@ fn mounts(
     gvisor: bool,
 ) -> Enforcement {
     if !engine.is_local {
-        let sent = match &spec.workspace {
-            Some(_) => "; the workspace is sent as a copy, into memory",
+        let sent = match spec.workspace.as_ref().map(|tree| tree.mode) {
+            Some(MountMode::Rw) => {
+                "; the workspace is sent as a copy, into memory, and changes are applied at the end"
+            }
+            Some(MountMode::Ro | MountMode::Overlay) => {
+                "; the workspace is sent as a copy, into memory"
+            }
             None => "",
         };
         return Enforcement::enforced(format!(
@@ -259,7 +272,7 @@ fn limit(
 
 fn quota(spec: &RunSpec, engine: &EngineFacts) -> Enforcement {
     match spec.limits.disk {
-        None => Enforcement::absent("no limit is set").with_fix("set one: --disk"),
+        None => Enforcement::absent("no limit is set").with_fix(crate::planning::SET_DISK),
         // gVisor does not show the sizes, so they cannot be compared.
         Some(_) if !engine.is_local && !is_gvisor(spec.oci_runtime.as_deref()) => {
             Enforcement::enforced(

@@ -1,4 +1,4 @@
-//! Names to addresses. The static executable has no name service of its own, so the system's is asked.
+//! Resolves host names with the system's `getent`: the static executable has no name service.
 
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use belljar_bind::host_program;
 
-const WITHIN: Duration = Duration::from_millis(1500);
+const RESOLVE_TIMEOUT: Duration = Duration::from_millis(1500);
 
 pub(super) fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = host.parse::<IpAddr>() {
@@ -44,7 +44,7 @@ fn asked(host: &str) -> io::Result<String> {
         .stderr(Stdio::null())
         .spawn()
         .map_err(failed)?;
-    let until = Instant::now() + WITHIN;
+    let until = Instant::now() + RESOLVE_TIMEOUT;
     while child.try_wait()?.is_none() {
         if Instant::now() >= until {
             let _ = child.kill(); // it may have ended by now

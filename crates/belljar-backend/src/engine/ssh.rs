@@ -1,5 +1,5 @@
-//! A connection through `ssh`, which starts on the engine's machine what the engine's own command does
-//! for this: a relay between its standard streams and the engine's socket.
+//! Connects through `ssh`, which starts on the engine's machine the relay that the engine's own command uses:
+//! from its standard streams to the engine's socket.
 
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use belljar_bind::host_program;
 
 use super::endpoint::{Program, SshPlace};
 
-/// It says what was wrong, and then ends.
+/// For its error output, after which it ends.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 const MAX_STDERR: u64 = 4096;
 

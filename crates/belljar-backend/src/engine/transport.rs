@@ -1,4 +1,4 @@
-//! How requests travel: over whatever [`dial`] opens, in the version of the API that both sides speak.
+//! Sends HTTP requests over connections that [`dial`] opens, in the API version that both sides support.
 
 use std::future::poll_fn;
 use std::io;
@@ -21,9 +21,9 @@ use super::ssh::Ssh;
 
 /// Requests have bounds of their own; this one only has to be above them.
 const REQUEST_SECONDS: u64 = 3600;
-/// A connection that rested longer may have ended without notice.
-const FRESH: Duration = Duration::from_secs(10);
-/// For the rest of the last answer to be put away.
+/// A connection that was idle for longer may have ended without notice.
+const MAX_IDLE: Duration = Duration::from_secs(10);
+/// For the rest of the last response to be read.
 const SETTLE_TIMEOUT: Duration = Duration::from_millis(50);
 
 const MAX_ANSWER: usize = 4 << 20;
@@ -43,9 +43,9 @@ type Body = <BollardRequest as Request>::Body;
 #[derive(Clone, Debug)]
 pub(super) struct Transport(Arc<Shared>);
 
-/// What an engine says about itself in the head of every answer.
+/// The versions that an engine reports in the head of every response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct EngineVersions {
     pub(super) api: Option<String>,
     /// Only Podman has this one.
     pub(super) libpod: Option<String>,
@@ -54,9 +54,9 @@ pub(super) struct Head {
 #[derive(Debug)]
 struct Shared {
     endpoint: Endpoint,
-    head: OnceLock<Head>,
+    head: OnceLock<EngineVersions>,
     version: OnceLock<(u32, u32)>,
-    resting: Mutex<Option<Connection>>,
+    idle: Mutex<Option<Connection>>,
 }
 
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Transport {
             endpoint: endpoint.clone(),
             head: OnceLock::new(),
             version: OnceLock::new(),
-            resting: Mutex::new(None),
+            idle: Mutex::new(None),
         }))
     }
 
@@ -81,17 +81,17 @@ impl Transport {
         let shared = Arc::clone(&self.0);
         let send = move |request: BollardRequest| {
             let shared = Arc::clone(&shared);
-            async move { shared.ask(request).await.map_err(|err| Error::IOError { err }) }
+            async move { shared.send(request).await.map_err(|err| Error::IOError { err }) }
         };
         let at = Some("http://engine"); // where that is, is known here
         Docker::connect_with_custom_transport(send, at, REQUEST_SECONDS, version)
     }
 
-    /// An answer as the engine gave it: Podman uses words that the client's types do not know.
+    /// The response as the engine sent it: Podman uses values that the client's types do not know.
     pub(super) async fn get(&self, path: &str) -> Result<(u16, Vec<u8>), Error> {
         let request = hyper::Request::builder().uri(path).body(bollard::body_full(Bytes::new()));
         let request = request.map_err(|error| Error::IOError { err: io::Error::other(error) })?;
-        let answer = self.0.ask(request).await.map_err(|err| Error::IOError { err })?;
+        let answer = self.0.send(request).await.map_err(|err| Error::IOError { err })?;
         let (status, mut body) = (answer.status().as_u16(), answer.into_body());
         let mut bytes = Vec::new();
         while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
@@ -100,47 +100,52 @@ impl Transport {
                 bytes.extend_from_slice(&data);
             }
             if bytes.len() > MAX_ANSWER {
-                return Err(Error::IOError { err: io::Error::other("the answer has no end") });
+                return Err(Error::IOError {
+                    err: io::Error::other("the response is longer than 4 MiB"),
+                });
             }
         }
         Ok((status, bytes))
     }
 
-    /// Once anything was answered.
-    pub(super) fn head(&self) -> Head {
+    /// Known after the first response.
+    pub(super) fn versions(&self) -> EngineVersions {
         self.0.head.get().cloned().unwrap_or_default()
     }
 
-    /// From now on requests say which version they are meant in.
-    pub(super) fn speak(&self, version: (u32, u32)) {
+    /// From now on requests name this version.
+    pub(super) fn use_version(&self, version: (u32, u32)) {
         let _ = self.0.version.set(version); // asked for once
     }
 
-    /// No connection is kept.
-    pub(super) fn hang_up(&self) {
-        self.0.rest(None);
+    /// No connection stays open.
+    pub(super) fn close_idle_connection(&self) {
+        self.0.keep_idle(None);
     }
 }
 
 impl Shared {
-    async fn ask(&self, request: BollardRequest) -> io::Result<Response<Incoming>> {
-        let answer = self.ask_somehow(request).await?;
+    async fn send(&self, request: BollardRequest) -> io::Result<Response<Incoming>> {
+        let answer = self.send_on_any_connection(request).await?;
         self.head.get_or_init(|| {
             let text = |name: &str| {
                 let value = answer.headers().get(name)?;
                 Some(value.to_str().ok()?.to_owned())
             };
-            Head { api: text("api-version"), libpod: text("libpod-api-version") }
+            EngineVersions { api: text("api-version"), libpod: text("libpod-api-version") }
         });
         Ok(answer)
     }
 
-    async fn ask_somehow(&self, request: BollardRequest) -> io::Result<Response<Incoming>> {
+    async fn send_on_any_connection(
+        &self,
+        request: BollardRequest,
+    ) -> io::Result<Response<Incoming>> {
         let mut request = self.addressed(request)?;
-        if let Some(mut known) = self.rested().await {
+        if let Some(mut known) = self.take_idle().await {
             match known.sender.try_send_request(request).await {
                 Ok(answer) => {
-                    self.rest(Some(known));
+                    self.keep_idle(Some(known));
                     return Ok(answer);
                 }
                 // It was never sent: another connection can.
@@ -153,7 +158,7 @@ impl Shared {
         let mut connection = self.connect().await?;
         match connection.sender.send_request(request).await {
             Ok(answer) => {
-                self.rest(Some(connection));
+                self.keep_idle(Some(connection));
                 Ok(answer)
             }
             Err(error) => Err(connection.explain(error)),
@@ -173,15 +178,15 @@ impl Shared {
         Ok(BollardRequest::from_parts(head, body))
     }
 
-    fn rest(&self, connection: Option<Connection>) {
-        if let Ok(mut resting) = self.resting.lock() {
-            *resting = connection.map(|known| Connection { used: Instant::now(), ..known });
+    fn keep_idle(&self, connection: Option<Connection>) {
+        if let Ok(mut idle) = self.idle.lock() {
+            *idle = connection.map(|known| Connection { used: Instant::now(), ..known });
         }
     }
 
-    async fn rested(&self) -> Option<Connection> {
-        let resting = self.resting.lock().ok().and_then(|mut resting| resting.take());
-        let mut known = resting.filter(|known| known.used.elapsed() < FRESH)?;
+    async fn take_idle(&self) -> Option<Connection> {
+        let idle = self.idle.lock().ok().and_then(|mut idle| idle.take());
+        let mut known = idle.filter(|known| known.used.elapsed() < MAX_IDLE)?;
         tokio::task::yield_now().await; // so that an end which came meanwhile is seen
         let ready = tokio::time::timeout(SETTLE_TIMEOUT, known.sender.ready()).await;
         matches!(ready, Ok(Ok(()))).then_some(known)

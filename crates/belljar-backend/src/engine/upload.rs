@@ -1,4 +1,4 @@
-//! Belljar's own executable, copied into a container on a machine that cannot bind it from here.
+//! Copies belljar's executable into a container on another machine, which cannot bind it from here.
 //!
 //! It goes into a volume of the container's own, which ends with it: the root is read-only from the
 //! beginning, and takes nothing. The volume has to be writable to be filled; what is in it belongs to
@@ -11,10 +11,10 @@ use std::time::Duration;
 use bollard::query_parameters::UploadToContainerOptionsBuilder;
 
 use super::api::{Api, ApiError};
-use super::body::INIT_DIRECTORY;
+use super::container_config::INIT_DIRECTORY;
 
-/// Over a slow line it takes its time.
-const WITHIN: Duration = Duration::from_secs(600);
+/// A slow connection needs minutes.
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 
 #[derive(Debug, thiserror::Error)]
 pub enum UploadError {
@@ -31,7 +31,7 @@ pub(super) fn init(api: &Api, container: &str, executable: &Path) -> Result<(), 
     let options = UploadToContainerOptionsBuilder::new().path(INIT_DIRECTORY).build();
     let body = bollard::body_full(archive.into());
     let sending = api.docker.upload_to_container(container, Some(options), body);
-    Ok(api.wait("copy belljar into the container", WITHIN, sending)?)
+    Ok(api.wait("copy belljar into the container", UPLOAD_TIMEOUT, sending)?)
 }
 
 /// A tar archive with one file, which all users can read and execute, and none can write.

@@ -1,4 +1,4 @@
-//! What this host lets the jail do. Cheap: it is read at every start.
+//! Reads what this host lets the jail do. Cheap: it is read at every start.
 
 use belljar_linux::jail::cgroup::{self, Controller};
 use belljar_spec::Clause;
@@ -60,13 +60,13 @@ fn user_namespaces_blocked() -> Option<Unavailable> {
     if knob("/proc/sys/user/max_user_namespaces").as_deref() == Some("0") {
         return Some(Unavailable::new(
             "user namespaces are switched off on this host (user.max_user_namespaces = 0)",
-            "sudo sysctl -w user.max_user_namespaces=15000",
+            "sudo belljar setup, which sets it to 15000 for good",
         ));
     }
     if knob("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0") {
         return Some(Unavailable::new(
             "user namespaces are switched off for ordinary users (kernel.unprivileged_userns_clone = 0)",
-            "sudo sysctl -w kernel.unprivileged_userns_clone=1",
+            "sudo belljar setup, which sets it to 1 for good",
         ));
     }
     None

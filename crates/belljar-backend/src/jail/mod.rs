@@ -9,11 +9,13 @@ mod rootfs;
 use std::os::fd::BorrowedFd;
 
 use belljar_linux::jail;
+pub use belljar_linux::jail::{Obstacle, obstacles};
 use belljar_spec::{BackendName, HostPaths, Plan, RunSpec, Usage};
 
 use crate::backend::{Backend, Bound, BoundSandbox, Capabilities, Pod, SandboxId};
-use crate::error::{BindError, DestroyError, PlanError, StartError, Unavailable};
+use crate::error::{BindError, DestroyError, LeftBehind, PlanError, StartError, Unavailable};
 use crate::running::{CommandStreams, InitChannel, Link, RunningSandbox, Started, Wrapping};
+use crate::shell::{self, Existence};
 
 #[derive(Debug)]
 pub struct Jail;
@@ -29,6 +31,15 @@ impl Backend for Jail {
 
     fn plan(&self, spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, PlanError> {
         plan::plan(spec, capabilities)
+    }
+
+    fn shell(
+        &self,
+        plan: &Plan,
+        spec: &RunSpec,
+        _: Option<&HostPaths>,
+    ) -> Result<Option<String>, PlanError> {
+        shell::find(plan, spec, &mut |_| Existence::Missing)
     }
 
     fn bind(&self, plan: &Plan, paths: &HostPaths) -> Result<Bound, BindError> {
@@ -57,7 +68,13 @@ impl Pod for JailPod {
     fn start(&mut self, sandbox: BoundSandbox) -> Result<Started, StartError> {
         let mut bound: jail::Bound = sandbox.into_inner()?;
         let sent = std::mem::take(&mut bound.host.sent);
-        let mut sandbox = jail::start(bound).map_err(StartError::new)?;
+        let mut sandbox = jail::start(bound).map_err(|error| {
+            let left = match error {
+                jail::StartError::AndCleanup { .. } => LeftBehind::Possibly,
+                _ => LeftBehind::Nothing,
+            };
+            start_error(left, error)
+        })?;
         Ok(Started {
             channel: sandbox.channel.take().map(|fd| InitChannel {
                 fd,
@@ -76,6 +93,12 @@ impl Pod for JailPod {
             sandbox: Box::new(RunningJail(sandbox)),
         })
     }
+}
+
+fn start_error(left: LeftBehind, error: jail::StartError) -> StartError {
+    let is_of_the_run = matches!(error, jail::StartError::OfTheRun(_));
+    let error = StartError::leaving(left, error);
+    if is_of_the_run { error.of_the_run() } else { error }
 }
 
 #[derive(Debug)]
@@ -107,7 +130,7 @@ impl RunningSandbox for RunningJail {
     }
 
     fn set_up_failure(&self) -> StartError {
-        StartError::new(self.0.set_up_failure())
+        start_error(LeftBehind::Nothing, self.0.set_up_failure())
     }
 
     fn end(&self) -> Option<BorrowedFd<'_>> {

@@ -1,4 +1,4 @@
-//! From a run's specification to what the jail will do. No I/O: the same input gives the same plan.
+//! Plans a jail from a run's specification. No I/O: the same input gives the same plan.
 
 use belljar_spec::{
     BackendName, Clause, HostUid, Identity, MountKind, Namespace, OsText, PLAN_VERSION, Plan,
@@ -18,7 +18,7 @@ use crate::planning::{
 pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, PlanError> {
     refuse_what_is_not_there(spec, BackendName::Jail)?;
     refuse_runtime(spec, BackendName::Jail)?;
-    let mut mounts = rootfs::mounts(&spec.rootfs, spec.user, HOSTNAME);
+    let mut mounts = rootfs::mounts(&spec.rootfs, HOSTNAME);
     mounts.push(PlannedMount {
         target: OsText::from("/proc"),
         what: MountKind::Proc { read_only: owned(PROC_READ_ONLY), masked: owned(PROC_MASKED) },
@@ -28,8 +28,12 @@ pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, 
         what: MountKind::Dev { nodes: owned(DEVICES), shm_size: SHM_SIZE },
     });
     mounts.push(tmpfs(&Tmpfs { target: OsText::from("/tmp"), size: TMP_SIZE }));
+    let has_run = given(spec).iter().any(|mount| mount.target == OsText::from(RUN));
     if spec.rootfs == Rootfs::Host {
         mounts.push(tmpfs(&Tmpfs { target: OsText::from("/var/tmp"), size: TMP_SIZE }));
+        if !has_run {
+            mounts.push(tmpfs(&Tmpfs { target: OsText::from(RUN), size: RUN_SIZE }));
+        }
     }
     if spec.rootfs == Rootfs::Host {
         mounts.extend(rootfs::trust_bundles(spec));
@@ -37,7 +41,6 @@ pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, 
     mounts.push(run_home());
     mounts.extend(tools(spec));
     mounts.extend(given(spec));
-    let has_run = spec.tmpfs.iter().any(|given| given.target == OsText::from(RUN));
     if spec.rootfs != Rootfs::Host && spec.intercepts() && !has_run {
         // Nothing is created in a tree of the host, so the run's authority is reached through memory.
         mounts.push(tmpfs(&Tmpfs { target: OsText::from(RUN), size: RUN_SIZE }));
@@ -71,8 +74,9 @@ pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, 
         limits: spec.limits.clone(),
         cgroup: capabilities.cgroup,
         rlimits,
-        filter: "command".to_owned(),
+        filter: spec.denied_calls.filter().to_owned(),
         command: command(spec),
+        shell: None,
         image: None,
         oci_runtime: None,
         listen: egress::listen(spec, BackendName::Jail)?,

@@ -1,6 +1,6 @@
-//! How the jail holds each clause on this host, in words.
+//! Describes how the jail holds each clause on this host.
 
-use belljar_spec::{Clause, Enforcement, MountMode, Posture, Rlimit, RunSpec};
+use belljar_spec::{Clause, DeniedCalls, Enforcement, MountMode, Posture, Rlimit, RunSpec};
 
 use crate::backend::{Capabilities, Weakness};
 use crate::egress;
@@ -30,6 +30,14 @@ pub(super) fn posture(spec: &RunSpec, capabilities: &Capabilities, rlimits: &[Rl
     ] {
         posture.set(clause, Enforcement::enforced(how));
     }
+    if spec.denied_calls == DeniedCalls::Recorded {
+        posture.set(
+            Clause::ProcSyscalls,
+            Enforcement::enforced(
+                "allow-list by seccomp: unknown calls ENOSYS, dangerous ones EPERM; PID 1 gives these answers and counts them, and without it all are ENOSYS",
+            ),
+        );
+    }
     let landlock = match capabilities.landlock {
         0 => "",
         _ => "; Landlock on top",
@@ -58,7 +66,7 @@ pub(super) fn posture(spec: &RunSpec, capabilities: &Capabilities, rlimits: &[Rl
     posture.set(
         Clause::KernelSeparate,
         Enforcement::absent("the jail shares the host's kernel")
-            .with_fix("a backend with its own kernel"),
+            .with_fix("gVisor, in a container: --backend docker --oci-runtime runsc"),
     );
     posture
 }
@@ -106,7 +114,7 @@ fn limit(
 
 fn quota(spec: &RunSpec) -> Enforcement {
     match spec.limits.disk {
-        None => Enforcement::absent("no limit is set").with_fix("set one: --disk"),
+        None => Enforcement::absent("no limit is set").with_fix(crate::planning::SET_DISK),
         Some(_) => Enforcement::weaker(
             "disk use is checked every few seconds; a run over the limit is stopped",
         ),

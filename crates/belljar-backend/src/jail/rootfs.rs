@@ -1,8 +1,7 @@
-//! What the root directory is made of. Data: the lists are here and nowhere else.
+//! The lists of paths that the sandbox's root directory is made of.
 
 use belljar_spec::{
     Access, AccountsFile, MountKind, OsText, PlannedMount, Presence, Rootfs, RunSpec, Source, Tree,
-    User,
 };
 
 use crate::egress;
@@ -42,9 +41,9 @@ const SYSTEM_BUNDLES: &[&str] = &[
     "/etc/ssl/cert.pem",
 ];
 
-pub(super) fn mounts(rootfs: &Rootfs, user: User, hostname: &str) -> Vec<PlannedMount> {
+pub(super) fn mounts(rootfs: &Rootfs, hostname: &str) -> Vec<PlannedMount> {
     match rootfs {
-        Rootfs::Host => from_host(user, hostname),
+        Rootfs::Host => from_host(hostname),
         Rootfs::Directory { path } => vec![PlannedMount {
             target: OsText::from("/"),
             what: MountKind::RootDirectory { source: path.clone() },
@@ -52,13 +51,13 @@ pub(super) fn mounts(rootfs: &Rootfs, user: User, hostname: &str) -> Vec<Planned
     }
 }
 
-fn from_host(user: User, hostname: &str) -> Vec<PlannedMount> {
+fn from_host(hostname: &str) -> Vec<PlannedMount> {
     let bound = SYSTEM_DIRECTORIES.iter().chain(ETC_BOUND).map(|path| system(path, path));
     let copied = ETC_COPIED.iter().map(|path| PlannedMount {
         target: OsText::from(*path),
         what: MountKind::Copy { source: OsText::from(*path) },
     });
-    bound.chain(copied).chain(made_for_the_run(user, hostname)).collect()
+    bound.chain(copied).chain(made_for_the_run(hostname)).collect()
 }
 
 fn system(source: &str, target: &str) -> PlannedMount {
@@ -73,11 +72,14 @@ fn system(source: &str, target: &str) -> PlannedMount {
     }
 }
 
-fn made_for_the_run(user: User, hostname: &str) -> Vec<PlannedMount> {
+fn made_for_the_run(hostname: &str) -> Vec<PlannedMount> {
+    let accounts = [("/etc/passwd", AccountsFile::Passwd), ("/etc/group", AccountsFile::Group)];
+    let accounts = accounts.map(|(path, file)| PlannedMount {
+        target: OsText::from(path),
+        what: MountKind::Accounts { file },
+    });
     let hosts = format!("127.0.0.1 localhost {hostname}\n::1 localhost ip6-localhost\n");
-    [
-        ("/etc/passwd", AccountsFile::Passwd.content(user)),
-        ("/etc/group", AccountsFile::Group.content(user)),
+    let files = [
         ("/etc/hosts", hosts),
         ("/etc/hostname", format!("{hostname}\n")),
         ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n".to_owned()),
@@ -87,8 +89,8 @@ fn made_for_the_run(user: User, hostname: &str) -> Vec<PlannedMount> {
     .map(|(path, content)| PlannedMount {
         target: OsText::from(path),
         what: MountKind::File { content },
-    })
-    .collect()
+    });
+    accounts.into_iter().chain(files).collect()
 }
 
 /// The run's own authority, in place of the system's own list.

@@ -6,7 +6,7 @@ use belljar_backend::jail::Jail;
 use belljar_backend::{Backend, Capabilities, PlanError};
 use belljar_spec::Host;
 use belljar_spec::egress::{
-    PROXY_PORT, PublishSpec, Reach, RouteSpec, RouteTarget, Scheme, SecretPlace, SecretSource,
+    PROXY_PORT, PublishSpec, Reach, RouteScheme, RouteSpec, RouteTarget, SecretPlace, SecretSource,
     SecretSpec, TRUST_DIRECTORY,
 };
 use belljar_spec::{
@@ -132,6 +132,7 @@ fn what_only_the_set_up_reaches_is_told() {
         let agent = AgentSpec {
             kind: AgentKind::Command,
             program: vec!["true".into()],
+            format: None,
             prompt: String::new(),
             model: None,
             args: Vec::new(),
@@ -192,7 +193,7 @@ fn the_host_backend_has_nothing_to_hold_a_secret_or_a_port_with() {
 
 fn route(listen: u16) -> RouteSpec {
     let host = Host::parse(b"api.example").unwrap();
-    let to = RouteTarget { scheme: Scheme::Https, host, port: 443, path: String::new() };
+    let to = RouteTarget { scheme: RouteScheme::Https, host, port: 443, path: String::new() };
     RouteSpec { listen, to, secret: None }
 }
 

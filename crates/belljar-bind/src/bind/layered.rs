@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 
 use belljar_spec::{
-    Access, Attributes, Backing, Clause, HostPaths, LayeredTree, Moment, MountKind, OsText, Plan,
-    Source, Tree, TreeAccess,
+    Access, ApplyMoment, Attributes, Backing, Clause, HostPaths, LayeredTree, Moment, MountKind,
+    OsText, Plan, Source, Tree, TreeAccess,
 };
 use rustix::fs::{CWD, Gid, Mode, Uid, chmodat, chownat, mkdirat};
 use rustix::io::Errno;
@@ -45,7 +45,7 @@ pub fn copies_ahead(plan: &Plan, place: &HostPaths) -> Vec<AnnouncedCopy> {
         MountKind::Bind { source: Source::Path { path }, access: Access::Layered, .. } => {
             resolve(path.as_path(), &place.run_writable).ok()
         }
-        MountKind::Sent { source, access: Access::Layered, .. } => {
+        MountKind::Sent { source, access: Access::Layered | Access::Writable, .. } => {
             resolve(source.as_path(), &place.run_writable).ok()
         }
         _ => None,
@@ -138,6 +138,7 @@ impl Binder<'_> {
             backing,
             since,
             hidden: layer.left_out.iter().map(|name| OsText::from(name.as_path())).collect(),
+            apply: ApplyMoment::OnRequest,
         });
     }
 
@@ -209,7 +210,7 @@ impl Binder<'_> {
         Ok((number, path))
     }
 
-    /// A copy in the run's `upper/`; the answer is where it is.
+    /// A copy in the run's `upper/`, the last of the layered trees; the answer is where it is.
     pub(super) fn copy_to_upper(
         &mut self,
         source: &Resolved,

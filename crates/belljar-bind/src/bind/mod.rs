@@ -35,6 +35,7 @@ use crate::identity::{HostIdentity, IdentityError, Pair};
 use crate::mounter::{Mounts, RootMounter, Writer};
 use crate::resolve::{ResolveError, Resolved};
 use crate::sensitive::SourceRefused;
+use crate::shared_prefix::with_parts;
 use crate::snapshot::SnapshotError;
 
 /// In a layer's directory: what the run changed, and what overlayfs needs beside it.
@@ -43,9 +44,17 @@ pub const WORK: &str = "work";
 
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
+    /// A source that a flag or a key of the manifest names.
+    #[error("{flag}: {error}")]
+    Source { flag: &'static str, error: Box<BindError> },
+    #[error(
+        "{} does not exist, and belljar does not create it; create it first: mkdir -p {}",
+        .path.display(), .path.display()
+    )]
+    MissingSource { path: PathBuf },
     #[error(transparent)]
     Resolve(#[from] ResolveError),
-    #[error("{reason}; to mount it all the same, use --allow-source {}", .path.display())]
+    #[error("{reason}; use another directory, or, to mount it all the same, --allow-source {}", .path.display())]
     Sensitive { path: PathBuf, reason: SourceRefused },
     #[error(transparent)]
     Never(SourceRefused),
@@ -83,6 +92,11 @@ pub enum BindError {
         .path.display(), .point.display()
     )]
     SentSubmount { path: PathBuf, point: PathBuf },
+    #[error(
+        "{} is a file, and only a directory can be sent to another machine; name the directory it is in",
+        .path.display()
+    )]
+    SentFile { path: PathBuf },
     #[error("cannot make {}, the directory for an overlay's changes", .path.display())]
     Upper {
         path: PathBuf,
@@ -133,6 +147,26 @@ pub enum BindError {
         .path.display(), .hidden.display()
     )]
     SeedHidden { path: PathBuf, hidden: PathBuf },
+}
+
+impl BindError {
+    /// Whether it is about what the run asks for, so that every backend would refuse it.
+    pub fn is_of_the_run(&self) -> bool {
+        if let Self::Source { error, .. } = self {
+            return error.is_of_the_run();
+        }
+        matches!(
+            self,
+            Self::Resolve(_)
+                | Self::MissingSource { .. }
+                | Self::Sensitive { .. }
+                | Self::Never(_)
+                | Self::LayeredFile { .. }
+                | Self::LinkedControl { .. }
+                | Self::HiddenLink { .. }
+                | Self::HiddenSource { .. }
+        )
+    }
 }
 
 /// Everything the sandbox is made of.
@@ -275,6 +309,7 @@ pub fn bind(plan: &Plan, place: &HostPaths, mounts: Mounts) -> Result<Bound, Bin
     let arrived = Arrival::now();
     let table = MountTable::read()
         .map_err(|error| BindError::Read { path: "/proc/self/mountinfo".into(), error })?;
+    let plan = &with_parts(plan, &place.homes);
     let plan = &with_bundle_places(&with_link_targets(&with_root_entries(plan)?));
     let opened = open_sources(plan, place)?;
     let identity = match plan.identity.host {
@@ -433,7 +468,8 @@ impl Binder<'_> {
                 }
                 MountKind::Accounts { file } => {
                     let user = user_inside(self.plan, identity);
-                    BoundKind::File { content: file.content(user).into_bytes() }
+                    let content = file.content(user, self.plan.shell_or_plain());
+                    BoundKind::File { content: content.into_bytes() }
                 }
                 MountKind::Symlink { to } => BoundKind::Symlink { to: to.as_path().to_owned() },
                 MountKind::Proc { read_only, masked } => {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use belljar_spec::{Access, AfterRun, OsText, SentTree};
+use belljar_spec::{Access, AfterRun, ApplyMoment, OsText, SentTree};
 
 use super::{BindError, Binder, Via};
 use crate::resolve::Resolved;
@@ -21,7 +21,7 @@ impl Binder<'_> {
         max_bytes: u64,
     ) -> Result<(), BindError> {
         if !source.is_directory() {
-            return Err(BindError::LayeredFile { path: source.path.clone() });
+            return Err(BindError::SentFile { path: source.path.clone() });
         }
         if let Some(point) = self.table.below(&source.path).into_iter().next() {
             return Err(BindError::SentSubmount { path: source.path.clone(), point });
@@ -34,6 +34,9 @@ impl Binder<'_> {
                 (copy, Vec::new(), AfterRun::BringBack)
             }
         };
+        if let (Access::Writable, Some(tree)) = (access, self.layered.last_mut()) {
+            tree.apply = ApplyMoment::AtEnd;
+        }
         // It is opened once more when it is sent, by its path.
         let stat = match after {
             AfterRun::Drop => source.stat,

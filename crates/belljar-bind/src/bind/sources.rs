@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use belljar_spec::egress::TRUST_BUNDLE;
+use belljar_spec::resolve::WORKSPACE_INSIDE;
 use belljar_spec::{
     Access, HostPaths, MountKind, Plan, PlannedMount, Presence, Source, Tree, WritableTree,
 };
@@ -20,7 +21,30 @@ pub(super) fn open_sources(
     place: &HostPaths,
 ) -> Result<Vec<Option<Resolved>>, BindError> {
     let belljar = BelljarDirectories::of(&place.belljar_directories);
-    plan.mounts.iter().map(|mount| open_source(mount, plan, place, &belljar)).collect()
+    let open = |mount: &PlannedMount| {
+        open_source(mount, plan, place, &belljar).map_err(|error| match flag_of(mount) {
+            Some(flag) if std::error::Error::source(&error).is_none() => {
+                BindError::Source { flag, error: Box::new(error) }
+            }
+            _ => error,
+        })
+    };
+    plan.mounts.iter().map(open).collect()
+}
+
+/// The flag that names a mount's source, as errors show it.
+fn flag_of(mount: &PlannedMount) -> Option<&'static str> {
+    let tree = match &mount.what {
+        MountKind::Bind { source: Source::Path { .. }, tree, .. } => *tree,
+        MountKind::Sent { .. } => Tree::User,
+        _ => return None,
+    };
+    match tree {
+        Tree::Tool => Some("--tool"),
+        Tree::User if mount.target.as_path() == Path::new(WORKSPACE_INSIDE) => Some("--workspace"),
+        Tree::User => Some("--volume"),
+        _ => None,
+    }
 }
 
 fn open_source(
@@ -53,6 +77,9 @@ fn open_source(
     let wary_of: &[WritableTree] = if *tree == Tree::System { &[] } else { &place.run_writable };
     let opened = match resolve(path, wary_of) {
         Err(ResolveError::Missing { .. }) if *presence == Presence::IfPresent => return Ok(None),
+        Err(ResolveError::Missing { path }) if *tree != Tree::System => {
+            return Err(BindError::MissingSource { path });
+        }
         opened => opened?,
     };
     if *tree == Tree::System {
@@ -82,6 +109,7 @@ pub(super) fn owner_of(opened: &[Option<Resolved>], path: &Path) -> Option<Pair>
 /// Files of `/etc` are small; a large one is not what it should be.
 pub(super) fn read_small(path: &Path) -> Result<Option<Vec<u8>>, BindError> {
     const MAX_COUNT: u64 = 256 * 1024;
+    const USUAL_SIZE: usize = 16 * 1024;
     let file = match rustix::fs::openat(
         CWD,
         path,
@@ -92,10 +120,13 @@ pub(super) fn read_small(path: &Path) -> Result<Option<Vec<u8>>, BindError> {
         Err(Errno::NOENT | Errno::ACCESS | Errno::NOTDIR) => return Ok(None),
         Err(error) => return Err(BindError::Read { path: path.to_owned(), error: error.into() }),
     };
-    let mut content = Vec::new();
+    let mut content = Vec::with_capacity(USUAL_SIZE); // one read, where `read_to_end` begins with 32 bytes
     let read = std::io::Read::read_to_end(&mut std::io::Read::take(file, MAX_COUNT), &mut content);
     match read {
-        Ok(_) => Ok(Some(content)),
+        Ok(_) => {
+            content.shrink_to_fit();
+            Ok(Some(content))
+        }
         Err(error) => Err(BindError::Read { path: path.to_owned(), error }),
     }
 }

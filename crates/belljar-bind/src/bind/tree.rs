@@ -212,7 +212,7 @@ pub(super) fn plain(pinned: Pinned) -> Layer {
 /// needs no cover, and could not be covered.
 fn live_sockets_below(source: &Resolved, root: &mut Root) -> Result<Vec<PathBuf>, BindError> {
     let tree = &source.path;
-    let table = std::fs::read("/proc/net/unix").unwrap_or_default();
+    let table = belljar_sys::kernel_file::read("/proc/net/unix").unwrap_or_default();
     let mut found: Vec<PathBuf> = table
         .split(|byte| *byte == b'\n')
         .filter_map(|line| line.iter().position(|byte| *byte == b'/').map(|at| &line[at..]))

@@ -59,7 +59,7 @@ pub(crate) async fn forward_absolute(
         }
     };
     let target = Target { scheme: Scheme::Http, host, port };
-    if port == Scheme::Https.usual_port() && !target.is_private_service(&proxy.policy.spec) {
+    if port == Scheme::Https.usual_port() && !target.is_private_service(&proxy.policy().spec) {
         let seen = Seen::Request { method: request.method().as_str(), path: path_only(uri) };
         let access = AccessRequest { host: target.host, port, via: Via::Http, seen };
         let detail = Some(format!("through port {port} goes TLS"));
@@ -100,7 +100,8 @@ async fn forward_checked(
     let normalized = normalize(&mut parts);
     let seen = Seen::Request { method: parts.method.as_str(), path: path_only(&parts.uri) };
     let access = AccessRequest { host: target.host.clone(), port: target.port, via, seen };
-    let scope = proxy.policy.rule_scope(&target.host, target.port);
+    let policy = proxy.policy();
+    let scope = policy.rule_scope(&target.host, target.port);
     let checked = check_form(pool, &parts)
         .and(normalized)
         .and_then(|()| target.check(&parts))
@@ -112,7 +113,7 @@ async fn forward_checked(
         Ok(ticket) => ticket,
         Err(refusal) => return refusal_response(&refusal),
     };
-    let credentials = match Credentials::for_host(proxy, &target) {
+    let credentials = match Credentials::for_request(&policy, &proxy.secrets, &target, &parts) {
         Ok(credentials) => credentials,
         Err(error) => {
             return refusal_response(&ticket.failed_because(

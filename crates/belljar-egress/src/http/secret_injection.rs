@@ -3,7 +3,10 @@
 //! The proxy follows no redirects. A client that follows one makes a new request, which gets the secrets of its own
 //! host only.
 
+use std::sync::Arc;
+
 use belljar_spec::egress::{RouteSpec, Scheme, SecretPlace, SecretSpec, SecretValue};
+use belljar_spec::host_rule::Seen;
 use data_encoding::BASE64;
 use hyper::Uri;
 use hyper::header::{
@@ -14,8 +17,10 @@ use memchr::memmem;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, utf8_percent_encode};
 use zeroize::Zeroizing;
 
-use crate::http::headers::Target;
-use crate::proxy::Proxy;
+use crate::http::headers::{Target, path_only};
+use crate::http::overrides;
+use crate::policy::{Policy, RuleScope, is_login};
+use crate::secret_store::SecretStore;
 
 /// Everything but the unreserved characters is escaped.
 pub(crate) const ESCAPED: &AsciiSet =
@@ -28,7 +33,7 @@ pub(crate) struct Credentials<'a>(Vec<Credential<'a>>);
 #[derive(Debug)]
 pub(crate) struct Credential<'a> {
     pub(crate) place: &'a SecretPlace,
-    pub(crate) value: &'a SecretValue,
+    pub(crate) value: Arc<SecretValue>,
 }
 
 /// A secret that could not be inserted. The request is not sent without it.
@@ -45,23 +50,42 @@ impl InjectionError {
 }
 
 impl<'a> Credentials<'a> {
-    /// For a host. Without TLS there are none, since the client chooses the scheme. For a service without TLS the
+    /// For a request to a host. Without TLS there are none, since the client chooses the scheme. For a service without TLS the
     /// operator writes a route.
-    pub(crate) fn for_host(proxy: &'a Proxy, target: &Target) -> Result<Self, InjectionError> {
+    pub(crate) fn for_request(
+        policy: &'a Policy,
+        values: &SecretStore,
+        target: &Target,
+        request: &Parts,
+    ) -> Result<Self, InjectionError> {
         if target.scheme == Scheme::Http {
             return Ok(Self::default());
         }
-        let secrets = proxy.policy.secrets(&target.host, target.port);
-        secrets.map(|secret| credential(proxy, secret)).collect::<Result<_, _>>().map(Self)
+        // A request that a header or a parameter can turn into another one is none of an agent's.
+        let seen = match overrides::check(RuleScope::MethodsAndPaths, request) {
+            Ok(()) => {
+                let (method, path) = (request.method.as_str(), path_only(&request.uri));
+                Seen::Request { method, path }
+            }
+            Err(_) => Seen::Nothing,
+        };
+        let secrets = policy.request_secrets(&target.host, target.port, seen);
+        secrets.map(|secret| credential(values, secret)).collect::<Result<_, _>>().map(Self)
     }
 
     /// For a route: its own secret. The operator wrote its target, and whether that has TLS.
-    pub(crate) fn for_route(proxy: &'a Proxy, route: &RouteSpec) -> Result<Self, InjectionError> {
+    pub(crate) fn for_route(
+        policy: &'a Policy,
+        values: &SecretStore,
+        route: &RouteSpec,
+    ) -> Result<Self, InjectionError> {
         let Some(env) = &route.secret else { return Ok(Self::default()) };
         let missing = InjectionError { env: env.clone(), why: "it is not for this host and port" };
-        let mut secrets = proxy.policy.secrets(&route.to.host, route.to.port);
-        let secret = secrets.find(|secret| secret.env == *env).ok_or(missing)?;
-        Ok(Self(vec![credential(proxy, secret)?]))
+        let mut secrets = policy.secrets(&route.to.host, route.to.port);
+        // A route gets every request, and a login is not for every request.
+        let is_wanted = |secret: &&SecretSpec| secret.env == *env && !is_login(secret);
+        let secret = secrets.find(is_wanted).ok_or(missing)?;
+        Ok(Self(vec![credential(values, secret)?]))
     }
 
     #[cfg(test)]
@@ -81,17 +105,17 @@ impl<'a> Credentials<'a> {
         for credential in &self.0 {
             let inserted = match credential.place {
                 SecretPlace::Header { name } => {
-                    set_header(&mut request.headers, name, credential.value)
+                    set_header(&mut request.headers, name, &credential.value)
                 }
                 SecretPlace::Bearer => {
                     let text = Zeroizing::new(format!("Bearer {}", credential.value.value));
                     set(&mut request.headers, AUTHORIZATION, text.as_bytes())
                 }
                 SecretPlace::Basic { user } => {
-                    let text = Zeroizing::new(format!("Basic {}", *basic(user, credential.value)));
+                    let text = Zeroizing::new(format!("Basic {}", *basic(user, &credential.value)));
                     set(&mut request.headers, AUTHORIZATION, text.as_bytes())
                 }
-                SecretPlace::Query { name } => set_query(&mut request.uri, name, credential.value),
+                SecretPlace::Query { name } => set_query(&mut request.uri, name, &credential.value),
             };
             inserted.map_err(|why| InjectionError { env: credential.value.env.clone(), why })?;
         }
@@ -107,10 +131,10 @@ impl<'a> Credentials<'a> {
 }
 
 fn credential<'a>(
-    proxy: &'a Proxy,
+    values: &SecretStore,
     secret: &'a SecretSpec,
 ) -> Result<Credential<'a>, InjectionError> {
-    let value = proxy.secrets.iter().find(|value| value.env == secret.env);
+    let value = values.get(&secret.env);
     let missing = || InjectionError { env: secret.env.clone(), why: "it has no value" };
     Ok(Credential { place: &secret.place, value: value.ok_or_else(missing)? })
 }
@@ -194,7 +218,7 @@ mod tests {
             request = request.header(*name, *value);
         }
         let (mut parts, ()) = request.body(()).unwrap().into_parts();
-        Credentials::of(vec![Credential { place: &place, value: &value }])
+        Credentials::of(vec![Credential { place: &place, value: Arc::new(value) }])
             .insert_into(&mut parts)
             .unwrap();
         parts
@@ -249,10 +273,12 @@ mod tests {
         let value =
             SecretValue { env: "KEY".into(), value: "a\nb".into(), placeholder: String::new() };
         let (mut parts, ()) = Request::new(()).into_parts();
-        let error =
-            Credentials::of(vec![Credential { place: &SecretPlace::Bearer, value: &value }])
-                .insert_into(&mut parts)
-                .unwrap_err();
+        let error = Credentials::of(vec![Credential {
+            place: &SecretPlace::Bearer,
+            value: Arc::new(value),
+        }])
+        .insert_into(&mut parts)
+        .unwrap_err();
         assert_eq!(error.env, "KEY");
         assert!(!error.to_string().contains("a\nb"));
     }

@@ -170,7 +170,7 @@ fn spellings_of(credential: &Credential<'_>) -> Vec<String> {
         spellings.push(quoted[1..quoted.len() - 1].to_owned());
     }
     if let SecretPlace::Basic { user } = credential.place {
-        spellings.push(basic(user, credential.value).trim_end_matches('=').to_owned());
+        spellings.push(basic(user, &credential.value).trim_end_matches('=').to_owned());
     }
     spellings.sort_unstable();
     spellings.dedup();
@@ -189,6 +189,8 @@ fn encoded_within(encoding: &data_encoding::Encoding, before: usize, value: &str
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use belljar_spec::egress::SecretValue;
 
     use super::*;
@@ -199,7 +201,8 @@ mod tests {
         let value =
             SecretValue { env: "KEY".into(), value: VALUE.into(), placeholder: String::new() };
         let place = SecretPlace::Basic { user: "me".into() };
-        let credentials = Credentials::of(vec![Credential { place: &place, value: &value }]);
+        let credentials =
+            Credentials::of(vec![Credential { place: &place, value: Arc::new(value) }]);
         SecretMask::new(&credentials, reporter).unwrap()
     }
 
@@ -271,8 +274,10 @@ mod tests {
     fn a_header_named_like_a_secret_is_removed() {
         let value =
             SecretValue { env: "K".into(), value: "Sk-cret1".into(), placeholder: String::new() };
-        let credentials =
-            Credentials::of(vec![Credential { place: &SecretPlace::Bearer, value: &value }]);
+        let credentials = Credentials::of(vec![Credential {
+            place: &SecretPlace::Bearer,
+            value: Arc::new(value),
+        }]);
         let mut mask = SecretMask::new(&credentials, &Reporter::default()).unwrap();
         let mut headers = HeaderMap::new();
         headers.insert("x-sk-cret1-x", HeaderValue::from_static("1"));

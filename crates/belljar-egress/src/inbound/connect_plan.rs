@@ -40,12 +40,13 @@ impl ConnectPlan {
         port: u16,
         via: Via,
     ) -> Result<Self, Refusal> {
-        let intercepts = proxy.policy.intercepts(&host, port);
+        let policy = proxy.policy();
+        let intercepts = policy.intercepts(&host, port);
         if !intercepts && port != PLAIN_PORT {
             let tunnel = Tunnel::open(proxy, host, port, via).await?;
             return Ok(Self::Blind(Box::new(tunnel)));
         }
-        if let Err(denial) = proxy.policy.may_allow(&host, port) {
+        if let Err(denial) = policy.may_allow(&host, port) {
             let access = AccessRequest { host, port, via, seen: Seen::Nothing };
             return Err(proxy.deny(&access, denial));
         }

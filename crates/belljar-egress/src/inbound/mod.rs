@@ -13,4 +13,5 @@ pub(crate) mod route;
 pub(crate) mod sniff_protocol;
 pub(crate) mod sniff_tls;
 pub(crate) mod socks;
+pub(crate) mod tcp_route;
 pub(crate) mod tunnel;

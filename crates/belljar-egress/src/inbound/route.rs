@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use belljar_spec::Host;
-use belljar_spec::egress::{DenyReason, RouteSpec, RouteTarget, Via};
+use belljar_spec::egress::{DenyReason, RouteSpec, RouteTarget, Scheme, Via};
 use belljar_spec::host::parse_authority;
 use belljar_spec::host_rule::{Seen, is_plain_path};
 use hyper::body::Incoming;
@@ -16,7 +16,6 @@ use hyper::http::request::Parts;
 use hyper::http::uri::PathAndQuery;
 use hyper::service::service_fn;
 use hyper::{Request, Response, Uri, Version};
-use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::http::body::Body;
 use crate::http::forward::{AdmittedRequest, check_form, exchange};
@@ -27,17 +26,19 @@ use crate::http::refusal_response::refusal_response;
 use crate::http::request_target::normalize;
 use crate::http::secret_injection::{Credentials, InjectionError};
 use crate::inbound::http_server;
+use crate::inbound::tcp_route;
+use crate::io::stream::Stream;
 use crate::policy::Denial;
 use crate::proxy::{AccessRequest, Proxy, Refusal};
 use crate::upstream::pool::UpstreamPool;
 use crate::upstream::tls::TlsContext;
 
 /// Serves a connection to a route's port.
-pub(crate) async fn serve<I>(proxy: &Arc<Proxy>, tls: &Arc<TlsContext>, io: I, port: u16)
-where
-    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let Some(route) = proxy.policy.route(port).cloned() else { return };
+pub(crate) async fn serve(proxy: &Arc<Proxy>, tls: &Arc<TlsContext>, io: Stream, port: u16) {
+    let Some(route) = proxy.policy().route(port).cloned() else { return };
+    let Some(scheme) = route.to.scheme.http() else {
+        return tcp_route::serve(proxy, io, &route).await;
+    };
     let (io, framing) = monitor_framing(io);
     let pool = Arc::new(UpstreamPool::new(tls, Some(framing)));
     let route = Arc::new(route);
@@ -45,7 +46,7 @@ where
     let service = service_fn(move |request| {
         let (proxy, pool, route) = (handled.clone(), through.clone(), with.clone());
         async move {
-            let response = respond(&proxy, &pool, &route, request).await;
+            let response = respond(&proxy, &pool, (&route, scheme), request).await;
             Ok::<_, Infallible>(response.unwrap_or_else(|refusal| refusal_response(&refusal)))
         }
     });
@@ -54,14 +55,14 @@ where
     pool.wait_for_upgraded().await;
 }
 
-fn access_to<'a>(route: &RouteSpec, seen: Seen<'a>) -> AccessRequest<'a> {
+pub(super) fn access_to<'a>(route: &RouteSpec, seen: Seen<'a>) -> AccessRequest<'a> {
     AccessRequest { host: route.to.host.clone(), port: route.to.port, via: Via::Route, seen }
 }
 
 async fn respond(
     proxy: &Arc<Proxy>,
     pool: &UpstreamPool,
-    route: &RouteSpec,
+    (route, scheme): (&RouteSpec, Scheme),
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Refusal> {
     let (mut parts, body) = request.into_parts();
@@ -79,14 +80,15 @@ async fn respond(
     // They name an origin that exists only in the sandbox.
     parts.headers.remove(ORIGIN);
     parts.headers.remove(REFERER);
-    let mut ticket = proxy.admit_route(&access, route.listen);
-    let credentials = Credentials::for_route(proxy, route).map_err(|error| {
+    let mut ticket = proxy.admit_route(&access, route.listen)?;
+    let policy = proxy.policy();
+    let credentials = Credentials::for_route(&policy, &proxy.secrets, route).map_err(|error| {
         ticket.failed_because(502, InjectionError::PUBLIC_MESSAGE, error.to_string())
     })?;
-    let RouteTarget { scheme, host, port, .. } = route.to.clone();
+    let RouteTarget { host, port, .. } = route.to.clone();
     let admitted = AdmittedRequest { target: Target { scheme, host, port }, credentials, ticket };
     let mut response = exchange(proxy, pool, admitted, Request::from_parts(parts, body)).await?;
-    rewrite_redirect(response.headers_mut(), route, host_header.as_ref());
+    rewrite_redirect(response.headers_mut(), (route, scheme), host_header.as_ref());
     Ok(response)
 }
 
@@ -134,7 +136,11 @@ fn join_path(target: &RouteTarget, uri: &Uri) -> Option<Uri> {
 }
 
 /// Rewrites a redirect within the target to this port, so that the next request gets the secret too.
-fn rewrite_redirect(headers: &mut HeaderMap, route: &RouteSpec, host_header: Option<&HeaderValue>) {
+fn rewrite_redirect(
+    headers: &mut HeaderMap,
+    (route, target_scheme): (&RouteSpec, Scheme),
+    host_header: Option<&HeaderValue>,
+) {
     let Some(location) = headers.get(LOCATION).and_then(|value| value.to_str().ok()) else {
         return;
     };
@@ -143,8 +149,8 @@ fn rewrite_redirect(headers: &mut HeaderMap, route: &RouteSpec, host_header: Opt
     if let Some(authority) = location.authority() {
         let scheme = location.scheme_str().unwrap_or_default();
         let Ok((host, port)) = parse_authority(authority.as_str().as_bytes()) else { return };
-        let port = port.unwrap_or(route.to.scheme.usual_port());
-        if scheme != route.to.scheme.name() || host != route.to.host || port != route.to.port {
+        let port = port.unwrap_or(target_scheme.usual_port());
+        if scheme != target_scheme.name() || host != route.to.host || port != route.to.port {
             return;
         }
     }
@@ -164,13 +170,13 @@ fn rewrite_redirect(headers: &mut HeaderMap, route: &RouteSpec, host_header: Opt
 
 #[cfg(test)]
 mod tests {
-    use belljar_spec::egress::Scheme;
+    use belljar_spec::egress::RouteScheme;
 
     use super::*;
 
     fn route(path: &str) -> RouteSpec {
         let host = Host::parse(b"api.example").unwrap();
-        let to = RouteTarget { scheme: Scheme::Https, host, port: 443, path: path.to_owned() };
+        let to = RouteTarget { scheme: RouteScheme::Https, host, port: 443, path: path.to_owned() };
         RouteSpec { listen: 8080, to, secret: None }
     }
 
@@ -179,7 +185,7 @@ mod tests {
         headers.insert(LOCATION, HeaderValue::try_from(location).unwrap());
         rewrite_redirect(
             &mut headers,
-            &route(path),
+            (&route(path), Scheme::Https),
             Some(&HeaderValue::from_static("localhost:8080")),
         );
         headers[LOCATION].to_str().unwrap().to_owned()

@@ -7,13 +7,13 @@ use std::time::Duration;
 use belljar_spec::Host;
 use belljar_spec::egress::{DenyReason, Via};
 use belljar_spec::host_rule::Seen;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::inbound::relay::{FirstBytes, Relay, RelayEnd};
 use crate::inbound::sniff_tls::{Expected, SniffResult, Sniffer, not_tls};
 use crate::io::stream::{Stream, is_retryable};
 use crate::proxy::{AccessRequest, Proxy, Refusal, Ticket, UnusedConnection};
+use crate::upstream::socket::UpstreamSocket;
 
 /// For the first bytes, where the client must send first, and for the rest of a ClientHello anywhere.
 const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(10);
@@ -26,7 +26,7 @@ pub(crate) struct Tunnel {
     host: Host,
     port: u16,
     ticket: Ticket,
-    upstream: TcpStream,
+    upstream: UpstreamSocket,
 }
 
 impl Tunnel {
@@ -37,14 +37,15 @@ impl Tunnel {
         via: Via,
     ) -> Result<Self, Refusal> {
         let access = AccessRequest { host: host.clone(), port, via, seen: Seen::Nothing };
-        if let Err(denial) = proxy.policy.may_allow(&host, port) {
+        let policy = proxy.policy();
+        if let Err(denial) = policy.may_allow(&host, port) {
             return Err(proxy.deny(&access, denial));
         }
-        if proxy.policy.secrets(&host, port).next().is_some() {
+        if policy.secrets(&host, port).next().is_some() {
             return Err(proxy.deny(&access, DenyReason::BlindToSecret.into()));
         }
         // Intercepted hosts are never relayed unread.
-        if proxy.policy.intercepts(&host, port) {
+        if policy.intercepts(&host, port) {
             return Err(proxy.deny(&access, DenyReason::CannotLookInside.into()));
         }
         let mut ticket = proxy.admit(&access)?;
@@ -55,7 +56,7 @@ impl Tunnel {
     /// Runs the tunnel until it ends. `prefix` was already read from `client`.
     pub(crate) async fn run(self, client: Stream, prefix: Vec<u8>) {
         let Self { proxy, host, port, mut ticket, upstream } = self;
-        let upstream = Stream::Tcp(upstream);
+        let upstream = Stream::Upstream(upstream);
         let expected = Expected::at(port);
         let first_bytes = read_first_bytes(&client, prefix, &host, expected);
         let relay = Relay::new(&client, &upstream, &proxy.buffers, &mut ticket);
@@ -66,19 +67,24 @@ impl Tunnel {
             {
                 let _ = ticket.failed(502, UnusedConnection::Closed.message());
             }
-            // The ticket has already noted a spent budget.
-            Ok(()) | Err(RelayEnd::ClientGone | RelayEnd::Budget) => {}
-            Err(RelayEnd::TimedOut) => {
-                drop(ticket.failed(504, UnusedConnection::TimedOut.message()))
-            }
-            Err(RelayEnd::WriteFailed(error)) => connection_broken(&mut ticket, &error),
-            Err(RelayEnd::UpstreamBroken(error)) => {
-                connection_broken(&mut ticket, &error);
-                client.reset();
-            }
-            Err(RelayEnd::Idle) => drop(ticket.failed(504, "nothing passed for too long")),
-            Err(RelayEnd::Denied(denial)) => drop(ticket.denied(denial)),
+            ended => note_end(ended, &mut ticket, client),
         }
+    }
+}
+
+/// Notes how a relay ended. A client whose host broke off sees that too.
+pub(super) fn note_end(ended: Result<(), RelayEnd>, ticket: &mut Ticket, client: Stream) {
+    match ended {
+        // The ticket has already noted a spent budget.
+        Ok(()) | Err(RelayEnd::ClientGone | RelayEnd::Budget) => {}
+        Err(RelayEnd::TimedOut) => drop(ticket.failed(504, UnusedConnection::TimedOut.message())),
+        Err(RelayEnd::WriteFailed(error)) => connection_broken(ticket, &error),
+        Err(RelayEnd::UpstreamBroken(error)) => {
+            connection_broken(ticket, &error);
+            client.reset();
+        }
+        Err(RelayEnd::Idle) => drop(ticket.failed(504, "nothing passed for too long")),
+        Err(RelayEnd::Denied(denial)) => drop(ticket.denied(denial)),
     }
 }
 

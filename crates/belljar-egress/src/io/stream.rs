@@ -12,10 +12,14 @@ use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketType, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
+use crate::upstream::socket::UpstreamSocket;
+
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    /// To a host.
+    Upstream(UpstreamSocket),
 }
 
 macro_rules! each {
@@ -23,6 +27,7 @@ macro_rules! each {
         match $self {
             Stream::Tcp($stream) => $do,
             Stream::Unix($stream) => $do,
+            Stream::Upstream($stream) => $do,
         }
     };
 }
@@ -96,6 +101,7 @@ impl Stream {
         // The peer may be gone already.
         let _ = match &self {
             Self::Tcp(stream) => sockopt::set_socket_linger(stream, Some(Duration::ZERO)),
+            Self::Upstream(stream) => sockopt::set_socket_linger(&**stream, Some(Duration::ZERO)),
             Self::Unix(stream) => rustix::net::shutdown(stream, Shutdown::Both),
         };
     }

@@ -1,9 +1,14 @@
 //! Decides by the rules whether one access is allowed. No I/O.
 
 use belljar_spec::Host;
-use belljar_spec::egress::{DenyReason, EgressPolicy, EgressSpec, Reach, RouteSpec, SecretSpec};
+use belljar_spec::egress::{
+    DenyReason, EgressPolicy, EgressSpec, Reach, RouteSpec, SecretSource, SecretSpec,
+};
 use belljar_spec::host::parse_authority;
 use belljar_spec::host_rule::{HostPattern, HostRule, Seen};
+use belljar_spec::network_list::NetworkList;
+
+use crate::login_rules;
 
 /// The parsed rules of one phase.
 #[derive(Debug)]
@@ -12,6 +17,10 @@ pub(crate) struct Policy {
     rules: Vec<HostRule>,
     private: Vec<(Host, u16)>,
     intercept: Vec<HostRule>,
+    /// Requests that get the parts of the agent's login.
+    login: Vec<HostRule>,
+    /// Routes that are open, by their ports.
+    open_routes: Vec<u16>,
     pub(crate) spec: EgressSpec,
 }
 
@@ -78,11 +87,19 @@ impl Policy {
             Ok((host, Some(port))) => Ok((host, port)),
             _ => Err(PolicyError(format!("\"{text}\" is no host:port"))),
         };
+        let agents = policy.spec.secrets.iter().filter_map(|secret| match &secret.source {
+            SecretSource::Login(login) => Some(login.agent),
+            _ => None,
+        });
+        let login = agents.flat_map(login_rules).map(|rule| (*rule).to_owned());
+        let login: Vec<String> = login.collect();
         Ok(Self {
             phase: PolicyPhase::Run,
+            login: rules(&login)?,
             rules: rules(&policy.allow)?,
             private: policy.spec.allow_private.iter().map(private).collect::<Result<_, _>>()?,
             intercept: rules(&policy.spec.intercept)?,
+            open_routes: policy.spec.routes.iter().map(|route| route.listen).collect(),
             spec: policy.spec,
         })
     }
@@ -90,11 +107,14 @@ impl Policy {
     /// The policy of the set-up phase: its own rules and nothing else. It runs package code that is not reviewed,
     /// so it gets no secrets, routes or interception, and does not learn. `None` where there is no set-up.
     pub(crate) fn for_setup(policy: &EgressPolicy) -> Result<Option<Self>, PolicyError> {
-        let Some(allow) = &policy.setup else { return Ok(None) };
-        let EgressSpec { allow_private, budget, per_host, .. } = &policy.spec;
+        policy.setup.as_ref().map(|allow| Self::setup(allow, &policy.spec)).transpose()
+    }
+
+    fn setup(allow: &[String], of_run: &EgressSpec) -> Result<Self, PolicyError> {
+        let EgressSpec { allow_private, budget, per_host, .. } = of_run;
         let (allow_private, budget, per_host) = (allow_private.clone(), *budget, *per_host);
         let spec = EgressSpec { allow_private, budget, per_host, ..EgressSpec::default() };
-        let (run, allow) = (policy.run.clone(), allow.clone());
+        let (run, allow) = (String::new(), allow.to_vec());
         let mut setup = Self::new(EgressPolicy { run, allow, setup: None, spec })?;
         setup.phase = PolicyPhase::Setup;
         // A private host is allowed where a set-up rule names it exactly.
@@ -103,7 +123,19 @@ impl Policy {
         setup.private.retain(|(host, port)| {
             rules.iter().any(|rule| names_host(rule, host) && rule.has_port(*port))
         });
-        Ok(Some(setup))
+        Ok(setup)
+    }
+
+    /// The policy of the same phase with another list. Secrets, routes, interception and budgets stay.
+    pub(crate) fn with_list(&self, list: &NetworkList) -> Result<Self, PolicyError> {
+        let (reach, allow_private) = (list.reach, list.allow_private.clone());
+        let spec = EgressSpec { reach, allow_private, ..self.spec.clone() };
+        if self.phase == PolicyPhase::Setup {
+            return Self::setup(list.setup.as_deref().unwrap_or_default(), &spec);
+        }
+        let (run, allow) = (String::new(), list.allow.clone());
+        let policy = Self::new(EgressPolicy { run, allow, setup: None, spec })?;
+        Ok(Self { open_routes: list.routes.clone(), ..policy })
     }
 
     pub(crate) fn decide(
@@ -112,7 +144,7 @@ impl Policy {
         port: u16,
         seen: Seen<'_>,
     ) -> Result<Allowance, Denial> {
-        let is_private = self.private.iter().any(|(name, at)| name == host && *at == port);
+        let is_private = self.is_private(host, port);
         if let Some(rule) = self.rules.iter().find(|rule| rule.allows(host, port, seen)) {
             let is_literal = matches!(&rule.hosts, HostPattern::Host(Host::Address(_)));
             let addresses = match (is_literal, is_private) {
@@ -145,6 +177,23 @@ impl Policy {
         }))
     }
 
+    /// For the target of a route: which addresses it may have. A name of the private network must be allowed as such.
+    pub(crate) fn decide_route(
+        &self,
+        host: &Host,
+        port: u16,
+        listen: u16,
+    ) -> Result<AddressScope, Denial> {
+        if !self.open_routes.contains(&listen) {
+            return Err(DenyReason::NotListed.into());
+        }
+        Ok(match self.decide(host, port, Seen::Nothing) {
+            Ok(allowance) => allowance.addresses,
+            Err(_) if host.name().is_none() => AddressScope::Literal,
+            Err(_) => AddressScope::Public,
+        })
+    }
+
     /// Whether some request to it may be allowed once it is read; and by which rule, as named in the record.
     pub(crate) fn may_allow(&self, host: &Host, port: u16) -> Result<String, Denial> {
         let listed = |rule: &&HostRule| rule.is_about(host) && rule.has_port(port);
@@ -152,6 +201,19 @@ impl Policy {
             Some(rule) => Ok(self.rule_name(rule)),
             None => self.decide(host, port, Seen::Nothing).map(|allowance| allowance.rule),
         }
+    }
+
+    /// Which addresses a host with an open connection may have, whatever the requests are.
+    pub(super) fn address_scope(&self, host: &Host, port: u16) -> AddressScope {
+        match host {
+            Host::Address(_) => AddressScope::Literal,
+            Host::Name(_) if self.is_private(host, port) => AddressScope::Private,
+            Host::Name(_) => AddressScope::Public,
+        }
+    }
+
+    fn is_private(&self, host: &Host, port: u16) -> bool {
+        self.private.iter().any(|(name, at)| name == host && *at == port)
     }
 
     fn rule_name(&self, rule: &HostRule) -> String {
@@ -185,6 +247,20 @@ impl Policy {
         self.spec.secrets.iter().filter(move |secret| secret.host == *host && secret.port == port)
     }
 
+    /// Those of them that this request gets: a login is for the requests of its agent only.
+    pub(crate) fn request_secrets<'p>(
+        &'p self,
+        host: &Host,
+        port: u16,
+        seen: Seen<'_>,
+    ) -> impl Iterator<Item = &'p SecretSpec> {
+        let is_of_agent = self.login.iter().any(|rule| rule.allows(host, port, seen));
+        let host = host.clone();
+        self.spec.secrets.iter().filter(move |secret| {
+            secret.host == host && secret.port == port && (is_of_agent || !is_login(secret))
+        })
+    }
+
     fn is_routed(&self, secret: &SecretSpec) -> bool {
         self.spec.routes.iter().any(|route| route.secret.as_deref() == Some(secret.env.as_str()))
     }
@@ -192,6 +268,10 @@ impl Policy {
     pub(crate) fn route(&self, port: u16) -> Option<&RouteSpec> {
         self.spec.routes.iter().find(|route| route.listen == port)
     }
+}
+
+pub(crate) fn is_login(secret: &SecretSpec) -> bool {
+    matches!(secret.source, SecretSource::Login(_))
 }
 
 #[cfg(test)]
@@ -240,6 +320,54 @@ mod tests {
         assert_eq!(rule_scope(&["a.example/docs", "a.example"]), None);
         assert_eq!(rule_scope(&["GET a.example:8443"]), None);
         assert_eq!(rule_scope(&[]), None);
+    }
+
+    #[test]
+    fn a_login_is_for_the_requests_of_its_agent_whatever_is_allowed() {
+        use belljar_spec::egress::{LoginPart, LoginSource, SecretPlace};
+        use belljar_spec::manifest::AgentKind;
+        let host = Host::parse(b"api.anthropic.com").unwrap();
+        let login = LoginSource {
+            agent: AgentKind::Claude,
+            part: LoginPart::AccessToken,
+            file: "/f".into(),
+            lock: "/l".into(),
+            token_url: String::new(),
+        };
+        let secret = |env: &str, source| SecretSpec {
+            env: env.to_owned(),
+            host: host.clone(),
+            port: 443,
+            place: SecretPlace::Bearer,
+            source,
+        };
+        let secrets = vec![
+            secret("TOKEN", SecretSource::Login(login)),
+            secret("KEY", SecretSource::Env { name: "KEY".into() }),
+        ];
+        let spec = EgressSpec { secrets, ..EgressSpec::default() };
+        let allow = vec!["api.anthropic.com".to_owned()];
+        let policy =
+            Policy::new(EgressPolicy { run: "r".into(), allow, setup: None, spec }).unwrap();
+        let given = |method, path| {
+            let seen = Seen::Request { method, path };
+            assert!(policy.decide(&host, 443, seen).is_ok());
+            let secrets = policy.request_secrets(&host, 443, seen);
+            secrets.map(|secret| secret.env.as_str()).collect::<Vec<_>>()
+        };
+        assert_eq!(given("POST", "/v1/messages"), ["TOKEN", "KEY"]);
+        assert_eq!(given("GET", "/v1/models/x"), ["TOKEN", "KEY"]);
+        for (method, path) in [
+            ("POST", "/api/oauth/claude_cli/create_api_key"),
+            ("POST", "/v1/models"),
+            ("POST", "/v1/messages/../organizations"),
+            ("POST", "/v1/messages%2f..%2forganizations"),
+            ("GET", "/v1/messagesx"),
+            ("GET", "/"),
+        ] {
+            assert_eq!(given(method, path), ["KEY"], "{method} {path}");
+        }
+        assert_eq!(policy.request_secrets(&host, 443, Seen::Nothing).count(), 1);
     }
 
     #[test]

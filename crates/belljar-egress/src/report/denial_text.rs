@@ -47,6 +47,10 @@ pub(crate) fn denied(phase: PolicyPhase, access: &AccessRequest<'_>, denial: &De
     };
     let detail = denial.detail.as_deref().unwrap_or_default();
     let what = match denial.reason {
+        DenyReason::NotListed if *via == Via::Route => {
+            "this route is closed: the operator took its target off this run's allow-list."
+                .to_owned()
+        }
         DenyReason::NotListed => {
             format!("{host}:{port} is not on {list}. {allow}")
         }

@@ -1,4 +1,4 @@
-//! Tests a name lookup that is pending when the set-up phase ends.
+//! Tests a name lookup that is pending when the set-up phase ends, or when the list is changed.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -25,6 +25,7 @@ fn answer_all(server: &UdpSocket, queries: &[(Vec<u8>, std::net::SocketAddr)]) {
 enum LookupEnds {
     DuringSetup,
     AfterNarrowing,
+    AfterChange,
 }
 
 /// How many connections reached the host whose name was looked up.
@@ -66,10 +67,19 @@ fn connections_to_host(lookup: LookupEnds) -> usize {
         send(ours.as_fd(), &ToProxy::Narrow, None).unwrap();
         while !matches!(receive(&ours).unwrap().unwrap().0, FromProxy::Narrowed { closed: 1 }) {}
     }
+    if lookup == LookupEnds::AfterChange {
+        send(ours.as_fd(), &ToProxy::ChangeList(Box::default()), None).unwrap();
+        while !matches!(receive(&ours).unwrap().unwrap().0, FromProxy::ListChanged { closed: 1 }) {}
+    }
     answer_all(&server, &queries);
     let mut first = [0; 12];
     let received = inside.read(&mut first).unwrap();
-    assert_eq!(received > 0, lookup == LookupEnds::DuringSetup);
+    let expected: &[u8] = match lookup {
+        LookupEnds::DuringSetup => b"HTTP/1.1 200",
+        LookupEnds::AfterNarrowing => b"",
+        LookupEnds::AfterChange => b"HTTP/1.1 403",
+    };
+    assert_eq!(&first[..received], expected);
     std::thread::sleep(Duration::from_millis(300));
     let connections = std::iter::from_fn(|| host.accept().ok()).count();
     drop(ours);
@@ -81,4 +91,10 @@ fn connections_to_host(lookup: LookupEnds) -> usize {
 fn a_lookup_pending_at_the_end_of_the_setup_is_never_dialled() {
     assert_eq!(connections_to_host(LookupEnds::DuringSetup), 1);
     assert_eq!(connections_to_host(LookupEnds::AfterNarrowing), 0);
+}
+
+#[test]
+fn a_lookup_pending_when_the_host_is_removed_is_never_dialled() {
+    assert_eq!(connections_to_host(LookupEnds::DuringSetup), 1);
+    assert_eq!(connections_to_host(LookupEnds::AfterChange), 0);
 }

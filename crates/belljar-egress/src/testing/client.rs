@@ -10,12 +10,14 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncReadExt, DuplexStream};
+use tokio::net::UnixStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::{TestProxy, host};
 use crate::inbound::intercept;
 use crate::inbound::route;
+use crate::io::stream::Stream;
 use crate::upstream::roots::{ALPN_H1, ALPN_H2, provider};
 
 pub(crate) enum Client {
@@ -96,8 +98,9 @@ pub(crate) fn raw_intercepted(run: &TestProxy, name: &str, port: u16) -> DuplexS
     inside
 }
 
-pub(crate) fn raw_route(run: &TestProxy, port: u16) -> DuplexStream {
-    let (inside, outside) = tokio::io::duplex(64 * 1024);
+pub(crate) fn raw_route(run: &TestProxy, port: u16) -> UnixStream {
+    let (inside, outside) = UnixStream::pair().unwrap();
+    let outside = Stream::Unix(outside);
     let (proxy, tls) = (run.proxy.clone(), run.tls.clone());
     tokio::spawn(async move { route::serve(&proxy, &tls, outside, port).await });
     inside

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 
 use belljar_spec::egress::{
-    DenyReason, EgressEvent, EgressSpec, PROXY_PORT, RouteSpec, RouteTarget, Scheme,
+    DenyReason, EgressEvent, EgressSpec, PROXY_PORT, RouteScheme, RouteSpec, RouteTarget,
 };
 use hickory_resolver::proto::op::ResponseCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -131,7 +131,7 @@ async fn names_in_a_wrong_certificate_are_not_disclosed() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::H1).await; // its certificate is for localhost
     let to = RouteTarget {
-        scheme: Scheme::Https,
+        scheme: RouteScheme::Https,
         host: host("127.0.0.1"),
         port: origin.port,
         path: String::new(),
@@ -150,7 +150,7 @@ async fn names_in_a_wrong_certificate_are_not_disclosed() {
 #[tokio::test]
 async fn a_route_does_not_disclose_its_target() {
     let (port, name) = (closed_port().await, host("localhost"));
-    let to = RouteTarget { scheme: Scheme::Http, host: name, port, path: "/hidden".into() };
+    let to = RouteTarget { scheme: RouteScheme::Http, host: name, port, path: "/hidden".into() };
     let spec = EgressSpec {
         allow_private: vec![format!("localhost:{port}")],
         routes: vec![RouteSpec { listen: 8080, to, secret: None }],

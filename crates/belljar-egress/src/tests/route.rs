@@ -1,7 +1,7 @@
 //! Tests routes: a plain HTTP port in the sandbox, TLS and a secret towards the host.
 
 use belljar_spec::egress::{
-    EgressEvent, EgressSpec, RouteSpec, RouteTarget, Scheme, SecretPlace, Via,
+    EgressEvent, EgressSpec, RouteScheme, RouteSpec, RouteTarget, SecretPlace, Via,
 };
 use http_body_util::BodyExt;
 
@@ -11,7 +11,7 @@ use crate::testing::{Ca, Client, Origin, ServerProtocol, TestProxy, host};
 
 const VALUE: &str = "canary-value-2";
 
-fn routed(origin: &Origin, scheme: Scheme, path: &str) -> EgressSpec {
+fn routed(origin: &Origin, scheme: RouteScheme, path: &str) -> EgressSpec {
     let to = RouteTarget { scheme, host: host("localhost"), port: origin.port, path: path.into() };
     EgressSpec {
         allow_private: vec![origin.authority()],
@@ -25,9 +25,9 @@ fn routed(origin: &Origin, scheme: Scheme, path: &str) -> EgressSpec {
 async fn a_route_forwards_to_its_target_with_its_secret() {
     let ca = Ca::new();
     for (protocol, scheme) in [
-        (ServerProtocol::H1, Scheme::Https),
-        (ServerProtocol::H2, Scheme::Https),
-        (ServerProtocol::Plain, Scheme::Http),
+        (ServerProtocol::H1, RouteScheme::Https),
+        (ServerProtocol::H2, RouteScheme::Https),
+        (ServerProtocol::Plain, RouteScheme::Http),
     ] {
         let origin = Origin::start(&ca, protocol).await;
         let run = TestProxy::new(&ca, routed(&origin, scheme, "/v1"), &[("KEY", VALUE)]);
@@ -53,7 +53,7 @@ async fn a_route_forwards_to_its_target_with_its_secret() {
 async fn a_rebound_web_page_is_refused() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::H1).await;
-    let run = TestProxy::new(&ca, routed(&origin, Scheme::Https, ""), &[("KEY", VALUE)]);
+    let run = TestProxy::new(&ca, routed(&origin, RouteScheme::Https, ""), &[("KEY", VALUE)]);
     let mut client = Client::routed(&run, 8080).await;
     let mut request = get(8080, "/");
     request.headers_mut().insert("host", "rebound.example:8080".parse().unwrap());
@@ -65,7 +65,7 @@ async fn a_rebound_web_page_is_refused() {
 async fn a_redirect_within_the_target_stays_on_the_route() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::H1).await;
-    let run = TestProxy::new(&ca, routed(&origin, Scheme::Https, ""), &[("KEY", VALUE)]);
+    let run = TestProxy::new(&ca, routed(&origin, RouteScheme::Https, ""), &[("KEY", VALUE)]);
     let mut client = Client::routed(&run, 8080).await;
     for (to, expected) in [
         (format!("https://localhost:{}/x", origin.port), "http://localhost:8080/x"),
@@ -80,7 +80,7 @@ async fn a_redirect_within_the_target_stays_on_the_route() {
 async fn events_pass_a_route_one_by_one() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::H2).await;
-    let run = TestProxy::new(&ca, routed(&origin, Scheme::Https, ""), &[("KEY", VALUE)]);
+    let run = TestProxy::new(&ca, routed(&origin, RouteScheme::Https, ""), &[("KEY", VALUE)]);
     let mut client = Client::routed(&run, 8080).await;
     let mut body = client.send(get(8080, "/events")).await.into_body();
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "data: 1\n\n");
@@ -92,7 +92,7 @@ async fn events_pass_a_route_one_by_one() {
 async fn a_secret_of_another_host_is_not_used() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::H1).await;
-    let mut spec = routed(&origin, Scheme::Https, "");
+    let mut spec = routed(&origin, RouteScheme::Https, "");
     spec.secrets[0].host = host("other.example");
     let run = TestProxy::new(&ca, spec, &[("KEY", VALUE)]);
     let mut client = Client::routed(&run, 8080).await;

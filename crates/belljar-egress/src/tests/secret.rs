@@ -166,5 +166,5 @@ fn a_secret_makes_its_host_intercepted() {
     };
     let run = TestProxy::new(&Ca::new(), spec, &[("KEY", VALUE)]);
     assert!(run.tls.trust().is_some());
-    assert!(run.proxy.policy.intercepts(&Host::Name("localhost".into()), 443));
+    assert!(run.proxy.policy().intercepts(&Host::Name("localhost".into()), 443));
 }

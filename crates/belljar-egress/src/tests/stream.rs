@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use belljar_spec::egress::{Budget, EgressEvent, EgressSpec, RouteSpec, RouteTarget, Scheme};
+use belljar_spec::egress::{Budget, EgressEvent, EgressSpec, RouteScheme, RouteSpec, RouteTarget};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
@@ -177,8 +177,12 @@ async fn responds_once() -> (u16, Arc<AtomicUsize>) {
 #[tokio::test]
 async fn safe_requests_are_retried_when_a_reused_connection_dies() {
     let (port, accepted) = responds_once().await;
-    let to =
-        RouteTarget { scheme: Scheme::Http, host: host("localhost"), port, path: String::new() };
+    let to = RouteTarget {
+        scheme: RouteScheme::Http,
+        host: host("localhost"),
+        port,
+        path: String::new(),
+    };
     let spec = EgressSpec {
         allow_private: vec![format!("localhost:{port}")],
         routes: vec![RouteSpec { listen: 8080, to, secret: None }],

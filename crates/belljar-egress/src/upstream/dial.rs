@@ -2,12 +2,15 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::Instrument;
+
+use crate::upstream::permit::Permit;
+use crate::upstream::socket::UpstreamSocket;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Before the next address is tried beside a pending one.
@@ -30,12 +33,19 @@ pub(crate) enum DialError {
 pub(crate) async fn dial(
     addresses: &[IpAddr],
     port: u16,
-) -> Result<(TcpStream, IpAddr), DialError> {
-    timeout(CONNECT_TIMEOUT, race(addresses, port)).await.map_err(|_| DialError::TimedOut)?
+    permit: &Arc<Permit>,
+) -> Result<(UpstreamSocket, IpAddr), DialError> {
+    timeout(CONNECT_TIMEOUT, race(addresses, port, permit))
+        .await
+        .map_err(|_| DialError::TimedOut)?
 }
 
 /// Dropping the set ends the other attempts.
-async fn race(addresses: &[IpAddr], port: u16) -> Result<(TcpStream, IpAddr), DialError> {
+async fn race(
+    addresses: &[IpAddr],
+    port: u16,
+    permit: &Arc<Permit>,
+) -> Result<(UpstreamSocket, IpAddr), DialError> {
     let mut waiting = interleaved(addresses).into_iter().take(MAX_ADDRESSES);
     let mut attempts = JoinSet::new();
     let mut last = DialError::NoAddress;
@@ -44,7 +54,7 @@ async fn race(addresses: &[IpAddr], port: u16) -> Result<(TcpStream, IpAddr), Di
             Some(address) => {
                 let to = SocketAddr::new(address, port);
                 tracing::trace!(%to, "dial");
-                attempts.spawn(connect(to).in_current_span());
+                attempts.spawn(connect(to, permit.clone()).in_current_span());
             }
             None if attempts.is_empty() => return Err(last),
             None => {}
@@ -64,12 +74,19 @@ async fn race(addresses: &[IpAddr], port: u16) -> Result<(TcpStream, IpAddr), Di
     }
 }
 
-async fn connect(to: SocketAddr) -> Result<(TcpStream, IpAddr), DialError> {
+async fn connect(
+    to: SocketAddr,
+    permit: Arc<Permit>,
+) -> Result<(UpstreamSocket, IpAddr), DialError> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::ConnectionRefused => DialError::Refused(to),
         _ => DialError::Failed(to, error),
     };
-    let stream = TcpStream::connect(to).await.map_err(failed)?;
+    let stream = UpstreamSocket::new(permit.open(to).map_err(failed)?, permit);
+    stream.writable().await.map_err(failed)?;
+    if let Some(error) = stream.take_error().map_err(failed)? {
+        return Err(failed(error));
+    }
     // Only a checked address is ever connected to.
     if stream.peer_addr().map_err(failed)? != to {
         return Err(failed(io::Error::other(
@@ -77,7 +94,7 @@ async fn connect(to: SocketAddr) -> Result<(TcpStream, IpAddr), DialError> {
         )));
     }
     stream.set_nodelay(true).map_err(failed)?;
-    rustix::net::sockopt::set_socket_keepalive(&stream, true)
+    rustix::net::sockopt::set_socket_keepalive(&*stream, true)
         .map_err(|error| failed(error.into()))?;
     Ok((stream, to.ip()))
 }
@@ -114,11 +131,25 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.3:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let addresses = parsed(&["127.0.0.2", "::1", "127.0.0.3"]);
-        let (stream, address) = dial(&addresses, port).await.unwrap();
+        let (stream, address) = dial(&addresses, port, &Arc::default()).await.unwrap();
         assert_eq!(address, addresses[2]);
         assert_eq!(stream.peer_addr().unwrap().ip(), addresses[2]);
         drop(listener);
-        assert!(matches!(dial(&addresses, port).await, Err(DialError::Refused(_))));
-        assert!(matches!(dial(&[], port).await, Err(DialError::NoAddress)));
+        let dialled = dial(&addresses, port, &Arc::default()).await;
+        assert!(matches!(dialled, Err(DialError::Refused(_))));
+        assert!(matches!(dial(&[], port, &Arc::default()).await, Err(DialError::NoAddress)));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_dialled_with_a_withdrawn_permit() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (addresses, permit) = (parsed(&["127.0.0.1"]), Arc::default());
+        dial(&addresses, port, &permit).await.unwrap();
+        listener.accept().await.unwrap();
+        permit.withdraw();
+        assert!(matches!(dial(&addresses, port, &permit).await, Err(DialError::Failed(..))));
+        let arrived = timeout(Duration::from_millis(200), listener.accept()).await;
+        assert!(arrived.is_err(), "{arrived:?}");
     }
 }

@@ -2,9 +2,11 @@
 
 pub(crate) mod address;
 pub(crate) mod dial;
+pub(crate) mod permit;
 pub(crate) mod pool;
 pub(crate) mod resolve;
 pub(crate) mod roots;
 pub(crate) mod send;
+pub(crate) mod socket;
 pub(crate) mod ticket;
 pub(crate) mod tls;

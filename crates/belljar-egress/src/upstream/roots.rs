@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore};
 
@@ -36,16 +36,14 @@ impl ClientTls {
 
 /// Passed explicitly, so that no other code in the process chooses the provider.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
-    Arc::new(aws_lc_rs::default_provider())
+    Arc::new(ring::default_provider())
 }
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RootsError {
-    #[error(
-        "SSL_CERT_FILE or SSL_CERT_DIR is set, and no certificate that could be used is found there{0}"
-    )]
+    #[error("SSL_CERT_FILE or SSL_CERT_DIR is set and names no usable certificate{0}")]
     NoneUsable(String),
-    #[error("no TLS towards hosts: {0}")]
+    #[error("cannot set up TLS for connections to hosts: {0}")]
     Tls(#[from] rustls::Error),
 }
 

@@ -7,7 +7,6 @@ use std::time::Instant;
 use belljar_spec::Host;
 use belljar_spec::egress::{DenyReason, EgressAllowed, EgressEvent};
 use belljar_spec::host_rule::Seen;
-use tokio::net::TcpStream;
 use tracing::Instrument;
 
 use crate::policy::budget::{Account, BudgetExceeded, BudgetKind};
@@ -16,13 +15,19 @@ use crate::proxy::{AccessRequest, Proxy, Refusal, method_and_path};
 use crate::report::denial_text;
 use crate::upstream::address::is_allowed_address;
 use crate::upstream::dial::{DialError, dial};
+use crate::upstream::permit::Permit;
 use crate::upstream::resolve::ResolveError;
+use crate::upstream::socket::UpstreamSocket;
+
+/// For the record.
+const WITHDRAWN: &str = "closed, because the run's network list was changed";
 
 /// Whether bytes may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     Passes,
-    /// A budget is spent: the bytes must not be sent, and the connection has to be closed.
+    /// A budget is spent, or the access is no longer allowed: the bytes must not be sent, and the connection has to be
+    /// closed.
     Stops,
 }
 
@@ -32,6 +37,7 @@ pub(crate) struct Ticket {
     proxy: Arc<Proxy>,
     host: Host,
     addresses: AddressScope,
+    permit: Arc<Permit>,
     event: EgressAllowed,
     account: Result<Account, BudgetExceeded>,
     started: Instant,
@@ -52,6 +58,7 @@ impl Ticket {
         access: &AccessRequest<'_>,
         allowance: Allowance,
         account: Result<Account, BudgetExceeded>,
+        permit: Arc<Permit>,
     ) -> Self {
         let (method, path) = method_and_path(access.seen);
         let event = EgressAllowed {
@@ -74,6 +81,7 @@ impl Ticket {
             proxy: proxy.clone(),
             host: access.host.clone(),
             addresses: allowance.addresses,
+            permit,
             event,
             account,
             started: Instant::now(),
@@ -82,19 +90,28 @@ impl Ticket {
     }
 
     /// Connects to the host. Every address is checked, and only a checked one is dialled.
-    pub(crate) async fn dial(&mut self) -> Result<TcpStream, Refusal> {
+    pub(crate) async fn dial(&mut self) -> Result<UpstreamSocket, Refusal> {
         let (host, port, rule) = (&self.host, self.event.port, &self.event.rule);
         let span = tracing::debug_span!("connect", %host, port, decision = "allowed", rule);
-        self.dial_checked().instrument(span).await
+        let permit = self.permit.clone();
+        let dialled = tokio::select! {
+            biased;
+            () = permit.withdrawn() => None,
+            dialled = self.dial_checked().instrument(span) => Some(dialled),
+        };
+        match dialled.filter(|_| !self.permit.is_withdrawn()) {
+            Some(dialled) => dialled,
+            None => Err(self.denied_before_dial(DenyReason::NotListed.into())),
+        }
     }
 
-    async fn dial_checked(&mut self) -> Result<TcpStream, Refusal> {
+    async fn dial_checked(&mut self) -> Result<UpstreamSocket, Refusal> {
         if let Err(exceeded) = &self.account {
             let denial = self.proxy.budget_denial(exceeded);
             return Err(self.denied_before_dial(denial));
         }
         let addresses = self.resolve().await?;
-        match dial(&addresses, self.event.port).await {
+        match dial(&addresses, self.event.port, &self.permit).await {
             Ok((stream, address)) => {
                 tracing::debug!(%address, "connected");
                 self.event.address = Some(address);
@@ -157,6 +174,9 @@ impl Ticket {
     }
 
     fn take(&mut self, what: BudgetKind, bytes: u64) -> Flow {
+        if self.permit.is_withdrawn() {
+            return Flow::Stops;
+        }
         let exceeded = match &self.account {
             Ok(account) => match account.take(what, bytes) {
                 Ok(()) => return Flow::Passes,
@@ -186,6 +206,11 @@ impl Ticket {
         detail: String,
     ) -> Refusal {
         self.event.error = Some(detail);
+        let (status, public) = match self.permit.is_withdrawn() {
+            // Whatever failed, this is why.
+            true => (403, "it is no longer on this run's allow-list"),
+            false => (status, public),
+        };
         let message = denial_text::failed(&self.host, self.event.port, self.event.via, public);
         Refusal { status, message, reason: None }
     }
@@ -229,6 +254,10 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
+        self.permit.end_access();
+        if self.permit.is_withdrawn() {
+            self.event.error = Some(WITHDRAWN.to_owned());
+        }
         self.event.duration_ms = self.started.elapsed().as_millis() as u64;
         if self.end_report == EndReport::Send {
             self.proxy.reporter.send(EgressEvent::Allowed(self.event.clone()));

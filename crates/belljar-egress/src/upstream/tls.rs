@@ -1,6 +1,6 @@
 //! Holds the TLS state of one phase: client configuration towards hosts, and the interceptor.
 
-use belljar_spec::egress::Scheme;
+use belljar_spec::egress::RouteScheme;
 
 use crate::control::Trust;
 use crate::inbound::intercept::{InterceptError, Interceptor};
@@ -24,7 +24,7 @@ pub(crate) enum TlsError {
 impl TlsContext {
     pub(crate) fn new(policy: &Policy) -> Result<Self, TlsError> {
         let interceptor = Interceptor::new(policy)?;
-        let routed = policy.spec.routes.iter().any(|route| route.to.scheme == Scheme::Https);
+        let routed = policy.spec.routes.iter().any(|route| route.to.scheme == RouteScheme::Https);
         let needed = interceptor.is_some() || routed;
         let client = if needed { Some(ClientTls::from_host()?) } else { None };
         Ok(Self { client, interceptor })

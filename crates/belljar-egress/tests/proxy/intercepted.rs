@@ -11,12 +11,12 @@ use belljar_egress::control::{FromProxy, Setup, ToProxy, receive, send};
 use belljar_egress::serve;
 use belljar_spec::Host;
 use belljar_spec::egress::{
-    EgressPolicy, EgressSpec, PROXY_PORT, RouteSpec, RouteTarget, Scheme, SecretPlace,
+    EgressPolicy, EgressSpec, PROXY_PORT, RouteScheme, RouteSpec, RouteTarget, SecretPlace,
     SecretSource, SecretSpec, SecretValue,
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::{
@@ -163,7 +163,7 @@ fn set_up(port: u16) -> (OwnedFd, FromProxy) {
         place: SecretPlace::Header { name: "x-key".into() },
         source: SecretSource::Env { name: "KEY".into() },
     };
-    let to = RouteTarget { scheme: Scheme::Https, host, port, path: String::new() };
+    let to = RouteTarget { scheme: RouteScheme::Https, host, port, path: String::new() };
     let spec = EgressSpec {
         allow_private: vec![format!("localhost:{port}")],
         intercept: vec![format!("localhost:{port}")],

@@ -6,6 +6,7 @@ mod budget;
 mod half_close;
 mod intercepted;
 mod lifecycle;
+mod list_change;
 mod setup_phase;
 mod socks;
 mod support;

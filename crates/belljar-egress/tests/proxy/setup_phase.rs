@@ -1,17 +1,18 @@
 //! What the set-up phase can reach, and that nothing of it is left when it ends.
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::support::hosts::{arrivals, full_backlog, get, keep_alive_http, read_response};
 use crate::support::{Proxy, echo, listen, read_all, read_head, server};
 use belljar_egress::ServeError;
 use belljar_egress::control::{ToProxy, send};
 use belljar_spec::Host;
 use belljar_spec::egress::{
-    Budget, DenyReason, EgressEvent, EgressPolicy, EgressSpec, Reach, RouteSpec, RouteTarget,
-    Scheme, SecretPlace, SecretSource, SecretSpec, SecretValue,
+    Budget, DenyReason, EgressEvent, EgressPolicy, EgressSpec, Reach, RouteScheme, RouteSpec,
+    RouteTarget, SecretPlace, SecretSource, SecretSpec, SecretValue,
 };
 
 const ROUTE: u16 = 8123;
@@ -24,33 +25,6 @@ fn policy(setup: &[&str], allow: &[&str], spec: EgressSpec) -> EgressPolicy {
 
 fn start(setup: &[&str], allow: &[&str], spec: EgressSpec) -> Proxy {
     Proxy::with(policy(setup, allow, spec), Vec::new())
-}
-
-/// Echoes the head of each request, on a connection that stays open.
-fn keep_alive_http(mut stream: TcpStream) {
-    loop {
-        let head = read_head(&mut stream);
-        if head.is_empty() {
-            return;
-        }
-        let response = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{head}", head.len());
-        if stream.write_all(response.as_bytes()).is_err() {
-            return;
-        }
-    }
-}
-
-fn get(stream: &mut TcpStream, authority: &str) -> String {
-    write!(stream, "GET http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\n\r\n").unwrap();
-    read_response(stream)
-}
-
-fn read_response(stream: &mut TcpStream) -> String {
-    let head = read_head(stream);
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-    let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
-    stream.read_exact(&mut body).unwrap();
-    head + &String::from_utf8(body).unwrap()
 }
 
 #[test]
@@ -108,38 +82,6 @@ fn no_connection_survives_the_setup() {
     assert_eq!(proxy.connect_status(&echoing), "200");
 }
 
-/// A host whose accept queue is full, so that the next connection is not even answered.
-fn full_backlog() -> (TcpListener, Vec<TcpStream>) {
-    let socket = rustix::net::socket(
-        rustix::net::AddressFamily::INET,
-        rustix::net::SocketType::STREAM,
-        None,
-    )
-    .unwrap();
-    rustix::net::bind(&socket, &std::net::SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-    rustix::net::listen(&socket, 0).unwrap();
-    let listener = TcpListener::from(socket);
-    let to = listener.local_addr().unwrap();
-    let mut waiting = Vec::new();
-    while let Ok(stream) = TcpStream::connect_timeout(&to, Duration::from_millis(200)) {
-        waiting.push(stream);
-    }
-    (listener, waiting)
-}
-
-fn arrivals(listener: &TcpListener, wait: Duration) -> usize {
-    listener.set_nonblocking(true).unwrap();
-    let until = Instant::now() + wait;
-    let mut arrived = 0;
-    while Instant::now() < until {
-        match listener.accept() {
-            Ok(_) => arrived += 1,
-            Err(_) => std::thread::sleep(Duration::from_millis(10)),
-        }
-    }
-    arrived
-}
-
 #[test]
 fn a_dial_pending_at_the_end_of_the_setup_never_connects() {
     let dialled = |narrowed: bool| {
@@ -180,7 +122,8 @@ fn the_setup_gets_no_secret_and_no_route() {
         place: SecretPlace::Header { name: "x-key".into() },
         source: SecretSource::Env { name: "KEY".into() },
     };
-    let to = RouteTarget { scheme: Scheme::Http, host, port: outside.port(), path: String::new() };
+    let to =
+        RouteTarget { scheme: RouteScheme::Http, host, port: outside.port(), path: String::new() };
     let spec = EgressSpec {
         secrets: vec![secret],
         routes: vec![RouteSpec { listen: ROUTE, to, secret: Some("KEY".into()) }],

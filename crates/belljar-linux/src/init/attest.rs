@@ -9,7 +9,7 @@ use belljar_spec::{
     Attempt, AttemptResult, Attestation, BriefAttestation, CapabilitySets, Ids, OsText,
     SeenDescriptor, SeenMount,
 };
-use belljar_sys::mountinfo::MountTable;
+use belljar_sys::mountinfo::{MountTable, Propagation};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat, unlinkat};
 use rustix::io::Errno;
 
@@ -40,6 +40,8 @@ pub(super) fn attest(
         landlock: confine::readback().landlock,
         namespaces: belljar_sys::namespaces(),
         dies_with_launcher: confine::readback().dies_with_launcher,
+        init: confine::readback().init,
+        hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         mounts: mounts()?,
         interfaces: interfaces()?,
         descriptors: descriptors()?,
@@ -76,7 +78,7 @@ fn environment(request: &ExecRequest) -> Vec<OsText> {
 }
 
 fn read(path: &'static str) -> Result<String, ConfineError> {
-    std::fs::read_to_string(path).map_err(|error| ConfineError::Read(path, error))
+    belljar_sys::kernel_file::read_text(path).map_err(|error| ConfineError::Read(path, error))
 }
 
 /// `/proc/self/status`. A line that is missing reads as all bits set, which no comparison accepts.
@@ -153,6 +155,7 @@ fn mounts() -> Result<Vec<SeenMount>, ConfineError> {
             read_only: has("ro"),
             nosuid: has("nosuid"),
             nodev: has("nodev"),
+            propagates: line.propagation != Propagation::Private,
             size: (line.fstype == "tmpfs").then(|| size(&line.mount_point)).flatten(),
             fstype: line.fstype,
         }

@@ -6,6 +6,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use belljar_spec::denied_call::TRACED_FILTER;
 use belljar_spec::wire::{Descendants, ExecRequest, Flow, InitSetup, Mux, Stdio, WireError, Work};
 use belljar_spec::{ExecFailure, ExitStatus};
 use belljar_sys::{StepError, step};
@@ -15,6 +16,7 @@ use rustix::process::{Pid, Signal, child_subreaper, kill_process, kill_process_g
 use serde_json::Value;
 
 use super::inside::{ATTESTED, ATTESTED_BRIEF, Inside, ReportPipe, become_command};
+use super::listeners::ListenerSocket;
 use super::pump::Pumps;
 use super::shim::{ForkedShim, Shim, ShimReport};
 use super::terminal::Terminal;
@@ -91,10 +93,23 @@ pub(super) struct Command {
     gate: Option<OwnedFd>,
     report: Option<OwnedFd>,
     unparsed: Vec<u8>,
+    listener: ListenerState,
+    runs_program: bool,
     /// When the step that it is at must be done.
     step_by: Option<Instant>,
     /// Only for a copy, which is belljar's work and has no reason to be stopped.
     copy_check: Option<CopyCheck>,
+}
+
+/// Where the listener of a command's filter is.
+enum ListenerState {
+    /// The filter has none.
+    None,
+    /// The process hands it over before it attests.
+    Awaited(ListenerSocket),
+    Arrived(OwnedFd),
+    /// The one who answers has it.
+    Taken,
 }
 
 /// What is known about a copy's progress.
@@ -135,6 +150,14 @@ impl Command {
         let (gate_read, gate) = step("make a gate", pipe_with(PipeFlags::CLOEXEC))?;
         let (report, report_write) = step("make a report", pipe_with(PipeFlags::CLOEXEC))?;
         step("read the report without waiting", rustix::io::ioctl_fionbio(&report, true))?;
+        let (listener, listener_socket) = match setup.filter == TRACED_FILTER {
+            true => {
+                let (ours, theirs) =
+                    step("make a socket for the listener", ListenerSocket::pair())?;
+                (ListenerState::Awaited(ours), Some(theirs))
+            }
+            false => (ListenerState::None, None),
+        };
         let forked = match request.descendants {
             Descendants::Loose => step("fork", fork())?.map(Process::Direct),
             Descendants::Tracked | Descendants::Bound => match step("fork", Shim::fork())? {
@@ -143,7 +166,8 @@ impl Command {
             },
         };
         let Some(process) = forked else {
-            become_command(&request, setup, inside, gate_read, ReportPipe(report_write));
+            let report = ReportPipe(report_write);
+            become_command(&request, setup, inside, gate_read, report, listener_socket);
         };
         Ok(Self {
             process,
@@ -153,6 +177,8 @@ impl Command {
             gate: Some(gate),
             report: Some(report),
             unparsed: Vec::new(),
+            listener,
+            runs_program: matches!(request.work, Work::Program { .. }),
             step_by: Some(Instant::now() + STEP_TIMEOUT),
             copy_check: match request.work {
                 Work::Pack { .. } | Work::Unpack { .. } | Work::List { .. } => {
@@ -309,7 +335,38 @@ impl Command {
             Process::Below(shim) if self.ended.is_none() => Some(shim.report()),
             _ => None,
         };
-        self.report.as_ref().map(AsFd::as_fd).into_iter().chain(shim)
+        let listener = match &self.listener {
+            ListenerState::Awaited(socket) => Some(socket.as_fd()),
+            ListenerState::None | ListenerState::Arrived(_) | ListenerState::Taken => None,
+        };
+        // Only while there is a report: a process that ended without handing one over leaves a socket at its end.
+        let listener = listener.filter(|_| self.report.is_some());
+        self.report.as_ref().map(AsFd::as_fd).into_iter().chain(shim).chain(listener)
+    }
+
+    /// Whether refused calls of this command are the command's, and not of belljar's own work.
+    pub(super) fn runs_program(&self) -> bool {
+        self.runs_program
+    }
+
+    /// The listener of its filter, once, when the process has handed it over.
+    pub(super) fn take_listener(&mut self) -> Option<OwnedFd> {
+        self.receive_listener();
+        match std::mem::replace(&mut self.listener, ListenerState::Taken) {
+            ListenerState::Arrived(listener) => Some(listener),
+            other => {
+                self.listener = other;
+                None
+            }
+        }
+    }
+
+    fn receive_listener(&mut self) {
+        if let ListenerState::Awaited(socket) = &self.listener
+            && let Some(listener) = socket.receive()
+        {
+            self.listener = ListenerState::Arrived(listener);
+        }
     }
 
     pub(super) fn read_reports(&mut self) -> Vec<CommandReport> {
@@ -354,7 +411,7 @@ impl Command {
             }
             while let Some(end) = self.unparsed.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.unparsed.drain(..=end).collect();
-                let line = read_line(&line);
+                let line = self.checked(read_line(&line));
                 let attested = matches!(line, CommandReport::Attested { .. });
                 if self.gate.is_some() {
                     self.step_by = None; // now it is the launcher's turn
@@ -366,6 +423,21 @@ impl Command {
             }
         }
         reports
+    }
+
+    /// A process that attests has handed its listener over: without one, nobody would count its calls.
+    fn checked(&mut self, report: CommandReport) -> CommandReport {
+        self.receive_listener();
+        match (&self.listener, report) {
+            (ListenerState::Awaited(_), CommandReport::Attested { .. }) => {
+                self.gate = None; // it ends there
+                CommandReport::Failed {
+                    step: "trace refused calls".to_owned(),
+                    why: "the listener for them did not arrive".to_owned(),
+                }
+            }
+            (_, report) => report,
+        }
     }
 
     /// The report's end then meant that there never was a process.

@@ -1,9 +1,10 @@
 //! The mechanisms of the lock-down, one function each. Their order is in `lock_down`.
 
+use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 
-use belljar_spec::OsText;
 use belljar_spec::wire::InitSetup;
+use belljar_spec::{InitState, OsText};
 use belljar_sys::{StepError, step};
 use landlock::{
     ABI, Access, AccessFs, LandlockStatus, PathBeneath, PathFd, Ruleset, RulesetAttr,
@@ -16,7 +17,9 @@ use rustix::thread::{
     set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
-use crate::filter::{self, FilterError};
+use super::listeners::hand_over;
+use crate::filter::{self, FilterError, Loaded};
+use crate::sys::landlock::layers_left;
 use crate::user_limits::resource;
 
 #[derive(Debug, thiserror::Error)]
@@ -33,13 +36,23 @@ pub(super) enum ConfineError {
     Landlock(String),
     #[error(transparent)]
     Filter(#[from] FilterError),
+    #[error("no one answers the calls that the filter reports")]
+    NoListenerSocket,
     #[error("cannot read {0}")]
     Read(&'static str, #[source] std::io::Error),
 }
 
+/// What a process is locked down with: PID 1, or one that is about to become a command.
+#[derive(Clone, Copy)]
+pub(super) struct LockDownSetup<'a> {
+    pub(super) init: &'a InitSetup,
+    /// Where the listener of a traced filter goes.
+    pub(super) listener_socket: Option<BorrowedFd<'a>>,
+}
+
 /// For PID 1, and so for all its descendants: one domain, in which they can debug each other.
 /// Everything that is mounted is readable; writable are the plan's paths.
-pub(super) fn landlock(setup: &InitSetup) -> Result<(), ConfineError> {
+pub(super) fn landlock(setup: &LockDownSetup<'_>) -> Result<(), ConfineError> {
     if belljar_sys::landlock_version() == 0 {
         return Ok(()); // the attestation reports that, and the launcher compares
     }
@@ -53,7 +66,7 @@ pub(super) fn landlock(setup: &InitSetup) -> Result<(), ConfineError> {
     let root = PathFd::new("/").map_err(|error| failed(&error))?;
     rules = rules.add_rule(PathBeneath::new(root, read)).map_err(|error| failed(&error))?;
     let always = ["/proc", "/dev"].map(OsText::from);
-    for place in setup.writable.iter().chain(&always) {
+    for place in setup.init.writable.iter().chain(&always) {
         let Ok(fd) = PathFd::new(place.as_path()) else { continue }; // what is not there needs no right
         let is_directory = std::fs::metadata(place.as_path()).is_ok_and(|meta| meta.is_dir());
         let access = if is_directory { all } else { AccessFs::from_file(ABI::V6) };
@@ -78,6 +91,7 @@ pub(super) struct Readback {
     /// The version that is in force, 0 for none.
     pub(super) landlock: u32,
     pub(super) dies_with_launcher: bool,
+    pub(super) init: InitState,
 }
 
 /// For PID 1, once it has confined itself, so that its copies need not look.
@@ -88,39 +102,35 @@ pub(super) fn readback() -> Readback {
         Readback {
             landlock: if has_landlock_domain() { belljar_sys::landlock_version() } else { 0 },
             dies_with_launcher: matches!(signal, Ok(Some(rustix::process::Signal::KILL))),
+            init: init_state(),
         }
     })
 }
 
+/// What cannot be read counts as the worst.
+fn init_state() -> InitState {
+    let capabilities = rustix::thread::capabilities(None).map_or(u64::MAX, |sets| {
+        let bounding = bounding_set().iter().copied();
+        let all = bounding.fold(sets.permitted | sets.inheritable, CapabilitySet::union);
+        all.bits()
+    });
+    InitState { own_session: crate::sys::process::leads_session(), capabilities }
+}
+
 /// The kernel does not report what confines a process. But it accepts a fixed number of rule sets on top of each
-/// other: where one of ours is in force, one less can be added. A child tries it, since none can be removed.
+/// other: where one of ours is in force, one less can be added.
 fn has_landlock_domain() -> bool {
     const MAX_LAYERS: i32 = 16;
     if belljar_sys::landlock_version() == 0 {
         return false;
     }
-    let add = || {
-        let rules = Ruleset::default().handle_access(AccessFs::MakeBlock).and_then(Ruleset::create);
-        rules.and_then(|rules| rules.restrict_self()).is_ok()
-    };
-    match crate::sys::process::fork() {
-        Ok(None) => {
-            let added = (0..=MAX_LAYERS).take_while(|_| add()).count();
-            crate::sys::process::exit_now(i32::try_from(added).unwrap_or(MAX_LAYERS))
-        }
-        Ok(Some(child)) => {
-            let ended =
-                rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
-            let added = ended.ok().flatten().and_then(|(_, status)| status.exit_status());
-            added.is_some_and(|added| (1..MAX_LAYERS).contains(&added))
-        }
-        Err(_) => false, // what cannot be shown does not hold
-    }
+    // What cannot be shown does not hold.
+    layers_left(MAX_LAYERS + 1).is_ok_and(|left| (1..MAX_LAYERS).contains(&left))
 }
 
 /// The plan's limits, hard and soft.
-pub(super) fn limit_resources(setup: &InitSetup) -> Result<(), ConfineError> {
-    for limit in &setup.rlimits {
+pub(super) fn limit_resources(setup: &LockDownSetup<'_>) -> Result<(), ConfineError> {
+    for limit in &setup.init.rlimits {
         let resource =
             resource(&limit.name).ok_or_else(|| ConfineError::UnknownLimit(limit.name.clone()))?;
         let value = Rlimit { current: Some(limit.value), maximum: Some(limit.value) };
@@ -131,7 +141,7 @@ pub(super) fn limit_resources(setup: &InitSetup) -> Result<(), ConfineError> {
 }
 
 /// All sets but the bounding set, which has a step of its own.
-pub(super) fn drop_capabilities(_: &InitSetup) -> Result<(), ConfineError> {
+pub(super) fn drop_capabilities(_: &LockDownSetup<'_>) -> Result<(), ConfineError> {
     match clear_ambient_capability_set() {
         Ok(()) | Err(Errno::INVAL) => {} // gVisor has none; the attestation reads back
         Err(error) => return Err(StepError::new("clear ambient capabilities", error).into()),
@@ -141,16 +151,22 @@ pub(super) fn drop_capabilities(_: &InitSetup) -> Result<(), ConfineError> {
     Ok(step("drop capabilities", set_capabilities(None, nothing))?)
 }
 
-pub(super) fn no_new_privileges(_: &InitSetup) -> Result<(), ConfineError> {
+pub(super) fn no_new_privileges(_: &LockDownSetup<'_>) -> Result<(), ConfineError> {
     Ok(step("set no-new-privileges", set_no_new_privs(true))?)
 }
 
-pub(super) fn load_filter(setup: &InitSetup) -> Result<(), ConfineError> {
-    Ok(filter::load(&setup.filter)?)
+pub(super) fn load_filter(setup: &LockDownSetup<'_>) -> Result<(), ConfineError> {
+    match (filter::load(&setup.init.filter)?, setup.listener_socket) {
+        (Loaded::Plain, _) => Ok(()),
+        (Loaded::Traced(listener), Some(socket)) => {
+            Ok(step("hand over the listener for refused calls", hand_over(&listener, socket))?)
+        }
+        (Loaded::Traced(_), None) => Err(ConfineError::NoListenerSocket),
+    }
 }
 
-pub(super) fn change_user(setup: &InitSetup) -> Result<(), ConfineError> {
-    let (uid, gid) = (Uid::from_raw(setup.user.uid), Gid::from_raw(setup.user.gid));
+pub(super) fn change_user(setup: &LockDownSetup<'_>) -> Result<(), ConfineError> {
+    let (uid, gid) = (Uid::from_raw(setup.init.user.uid), Gid::from_raw(setup.init.user.gid));
     if rustix::process::geteuid() == uid {
         return Ok(()); // an ordinary user's sandbox has only this one
     }
@@ -177,7 +193,7 @@ pub(super) fn bounding_set() -> &'static [CapabilitySet] {
 }
 
 /// That nothing is left is not believed: the attestation reads it back.
-pub(super) fn empty_bounding_set(_: &InitSetup) -> Result<(), ConfineError> {
+pub(super) fn empty_bounding_set(_: &LockDownSetup<'_>) -> Result<(), ConfineError> {
     use rustix::thread::remove_capability_from_bounding_set;
     for capability in bounding_set() {
         step("empty the bounding set", remove_capability_from_bounding_set(*capability))?;

@@ -2,20 +2,20 @@
 //! was requested.
 
 use std::ffi::CString;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use belljar_spec::wire::{AttestationKind, ExecRequest, InitSetup, Work};
-use belljar_spec::{ExecFailure, OsText};
+use belljar_spec::wire::{AttestationKind, ENTER_WORKDIR, ExecRequest, InitSetup, Work};
+use belljar_spec::{ExecFailure, NotFoundCause, OsText};
 use belljar_sys::signal;
 use belljar_sys::step;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use super::attest::{attest, attest_brief};
-use super::confine::ConfineError;
-use super::{copy, lock_down as steps};
+use super::confine::{ConfineError, LockDownSetup};
+use super::{copy, lock_down as steps, not_found};
 use crate::sys::process::{
     adopt_descriptor, arrange_descriptors, begin_session, exec_path, exit_now,
 };
@@ -63,8 +63,9 @@ pub(super) fn become_command(
     inside: Inside,
     gate: OwnedFd,
     report: ReportPipe,
+    listener_socket: Option<OwnedFd>,
 ) -> ! {
-    let (gate, report) = match take_places(inside, gate, report) {
+    let (gate, report, socket) = match take_places(inside, gate, report, listener_socket) {
         Ok(arranged) => arranged,
         Err(error) => {
             // PID 1's descriptor for diagnostics, if it still exists: the report pipe may be gone.
@@ -73,10 +74,12 @@ pub(super) fn become_command(
             exit_now(125)
         }
     };
-    if let Err(error) = lock_down(request, setup, &report) {
-        report.send_json(
-            &json!({ "step": "lock down", "why": belljar_spec::text::error_chain(&error) }),
-        );
+    if let Err(error) = lock_down(request, setup, &report, socket) {
+        let step = match error {
+            ConfineError::Workdir(..) => ENTER_WORKDIR,
+            _ => "lock down",
+        };
+        report.send_json(&json!({ "step": step, "why": belljar_spec::text::error_chain(&error) }));
         exit_now(125);
     }
     let mut byte = [0];
@@ -100,30 +103,36 @@ pub(super) fn become_command(
     }
 }
 
-/// Streams at 0, 1, 2; then only the gate and the report, both gone at the `exec`.
+/// Streams at 0, 1, 2; then only the gate, the report and the way of a listener, all gone at the `exec`.
 fn take_places(
     inside: Inside,
     gate: OwnedFd,
     report: ReportPipe,
-) -> Result<(OwnedFd, ReportPipe), Errno> {
+    listener_socket: Option<OwnedFd>,
+) -> Result<(OwnedFd, ReportPipe, Option<OwnedFd>), Errno> {
     begin_session()?;
     if let Some(terminal) = &inside.terminal {
         rustix::process::ioctl_tiocsctty(terminal)?;
     }
     let [stdin, stdout, stderr] = inside.stdio;
-    arrange_descriptors(0, vec![stdin, stdout, stderr, gate, report.0])?;
+    let is_traced = listener_socket.is_some();
+    let always = [stdin, stdout, stderr, gate, report.0];
+    arrange_descriptors(0, always.into_iter().chain(listener_socket).collect())?;
     std::mem::forget(inside.terminal); // closed by the arrangement
-    Ok((adopt_descriptor(3)?, ReportPipe(adopt_descriptor(4)?)))
+    let socket = if is_traced { Some(adopt_descriptor(5)?) } else { None };
+    Ok((adopt_descriptor(3)?, ReportPipe(adopt_descriptor(4)?), socket))
 }
 
 fn lock_down(
     request: &ExecRequest,
     setup: &InitSetup,
     report: &ReportPipe,
+    listener_socket: Option<OwnedFd>,
 ) -> Result<(), ConfineError> {
     step("reset signals", signal::reset_all())?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    steps::command(setup)?;
+    let listener_socket = listener_socket.as_ref().map(AsFd::as_fd);
+    steps::command(&LockDownSetup { init: setup, listener_socket })?;
     // As the command's user: a directory it may not enter is not entered for it.
     rustix::process::chdir(request.workdir.as_path())
         .map_err(|error| ConfineError::Workdir(request.workdir.clone(), error))?;
@@ -158,24 +167,29 @@ fn execute(request: &ExecRequest, argv: &[OsText]) -> ExecFailure {
     if name.as_bytes().contains(&b'/') {
         let error = cstring(name.as_bytes())
             .map_or(Errno::NOENT, |path| exec_path(&path, &arguments, &env));
-        return failure(error);
+        return failure(error, || not_found::cause(name.as_path()));
     }
     let path = request.env.get("PATH").map(|path| path.as_bytes().to_vec()).unwrap_or_default();
     let mut worst = Errno::NOENT;
-    for directory in path.split(|byte| *byte == b':').filter(|directory| !directory.is_empty()) {
-        let candidate = Path::new(std::ffi::OsStr::from_bytes(directory)).join(name.as_path());
+    let directories = || path.split(|byte| *byte == b':').filter(|directory| !directory.is_empty());
+    let in_directory =
+        |directory: &[u8]| Path::new(std::ffi::OsStr::from_bytes(directory)).join(name.as_path());
+    for directory in directories() {
+        let candidate = in_directory(directory);
         let Some(candidate) = cstring(candidate.as_os_str().as_bytes()) else { continue };
         match exec_path(&candidate, &arguments, &env) {
             Errno::NOENT | Errno::NOTDIR => {}
             error => worst = error,
         }
     }
-    failure(worst)
+    failure(worst, || {
+        directories().find_map(|directory| not_found::cause(&in_directory(directory)))
+    })
 }
 
-fn failure(error: Errno) -> ExecFailure {
+fn failure(error: Errno, cause: impl FnOnce() -> Option<NotFoundCause>) -> ExecFailure {
     match error {
-        Errno::NOENT | Errno::NOTDIR => ExecFailure::NotFound,
+        Errno::NOENT | Errno::NOTDIR => ExecFailure::NotFound { cause: cause() },
         Errno::ACCESS | Errno::NOEXEC | Errno::PERM | Errno::ISDIR => {
             let why = match error {
                 Errno::NOEXEC => {

@@ -5,14 +5,14 @@
 
 use belljar_spec::wire::InitSetup;
 
-use super::confine::{self, ConfineError};
+use super::confine::{self, ConfineError, LockDownSetup};
 
 /// One mechanism.
 struct LockDownStep {
     /// For the tests, which name the step that they leave out.
     #[cfg(test)]
     name: &'static str,
-    apply: fn(&InitSetup) -> Result<(), ConfineError>,
+    apply: fn(&LockDownSetup<'_>) -> Result<(), ConfineError>,
 }
 
 macro_rules! steps {
@@ -51,13 +51,14 @@ const COMMAND: &[LockDownStep] = steps![
 
 /// For PID 1, before its first command.
 pub(super) fn init(setup: &InitSetup) -> Result<(), ConfineError> {
-    INIT.iter().try_for_each(|step| (step.apply)(setup))
+    let setup = LockDownSetup { init: setup, listener_socket: None };
+    INIT.iter().try_for_each(|step| (step.apply)(&setup))
 }
 
 /// For a process that is about to become a command.
-pub(super) fn command(setup: &InitSetup) -> Result<(), ConfineError> {
+pub(super) fn command(setup: &LockDownSetup<'_>) -> Result<(), ConfineError> {
     COMMAND.iter().try_for_each(|step| (step.apply)(setup))
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

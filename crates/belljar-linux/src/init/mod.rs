@@ -12,7 +12,9 @@ mod connections;
 mod copy;
 mod inside;
 mod links;
+mod listeners;
 mod lock_down;
+mod not_found;
 mod pump;
 mod shim;
 mod terminal;
@@ -25,6 +27,9 @@ use belljar_spec::ExitStatus;
 use belljar_spec::init_process::{
     ARGUMENT, BUILD_MARK, NOTHING, OVER_LINKS, OVER_STDIO, SHOW_BUILD,
 };
+
+#[cfg(test)]
+pub(crate) use self::lock_down::tests::attest_as_init;
 
 /// The channel's descriptor.
 pub const CHANNEL_FD: i32 = 3;

@@ -2,12 +2,18 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use belljar_spec::wire::{Arrival, Mux};
+use belljar_spec::wire::{Arrival, ByteQueue, Mux};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
 use super::connections::Watched;
 use super::terminal;
+
+/// Read from a descriptor at once; more where it carries files.
+const CHUNK: usize = 16 * 1024;
+const WIDE_CHUNK: usize = 64 * 1024;
+/// How much the pipe of a copy holds.
+const WIDE_PIPE: usize = 256 * 1024;
 
 /// What the loop has to handle besides the pumps.
 pub(super) struct Ready {
@@ -16,6 +22,8 @@ pub(super) struct Ready {
     /// Streams with a readable descriptor, or one at its end.
     pub(super) streams: Vec<u32>,
     pub(super) connections: Vec<Watched>,
+    /// A refused call waits for its answer, or the last process under a filter is gone.
+    pub(super) listeners: bool,
 }
 
 /// A descriptor that a command reads or writes the other end of.
@@ -25,7 +33,9 @@ struct Pump {
     fd: OwnedFd,
     out: PumpDirection,
     /// From the channel, not yet taken by the command. Never more than a window.
-    pending: Vec<u8>,
+    pending: ByteQueue,
+    /// How much is read at once.
+    chunk: usize,
     input: PumpDirection,
     is_terminal: bool,
 }
@@ -68,7 +78,18 @@ impl Pumps {
     ) {
         let _ = rustix::io::ioctl_fionbio(&fd, true);
         let is_terminal = false;
-        self.0.push(Pump { exec, stream, fd, out, input, pending: Vec::new(), is_terminal });
+        let (pending, chunk) = (ByteQueue::default(), CHUNK);
+        self.0.push(Pump { exec, stream, fd, out, input, pending, chunk, is_terminal });
+    }
+
+    /// Moves more of this stream at once: it carries files.
+    pub(super) fn widen(&mut self, stream: u32, mux: &mut Mux) {
+        mux.widen(stream);
+        for pump in self.0.iter_mut().filter(|pump| pump.stream == stream) {
+            pump.chunk = WIDE_CHUNK;
+            // Fewer turns for the same bytes; it fails for a user who has many pipes.
+            let _ = rustix::pipe::fcntl_setpipe_size(&pump.fd, WIDE_PIPE);
+        }
     }
 
     /// Adds the descriptors to wait for, and returns the stream of each.
@@ -106,7 +127,7 @@ impl Pumps {
         let Some(pump) = self.0.iter_mut().find(|pump| pump.stream == stream) else { return };
         match arrival {
             Arrival::Data { bytes, .. } if pump.input == PumpDirection::Open => {
-                pump.pending.extend_from_slice(&bytes);
+                pump.accept(&bytes, mux);
             }
             Arrival::End { .. } => pump.input = PumpDirection::Ended,
             Arrival::Reset { .. } => pump.give_up_output(mux),
@@ -166,11 +187,21 @@ impl Pump {
         self.fd.as_fd()
     }
 
+    /// Bytes from the channel; what the command takes at once is not kept.
+    fn accept(&mut self, bytes: &[u8], mux: &mut Mux) {
+        let mut taken = 0;
+        if self.pending.is_empty() {
+            taken = rustix::io::write(self.fd(), bytes).unwrap_or(0); // the next write finds the error
+            mux.consumed(self.stream, taken);
+        }
+        self.pending.push(&bytes[taken..]);
+    }
+
     fn deliver(&mut self, mux: &mut Mux) {
         while !self.pending.is_empty() {
-            match rustix::io::write(self.fd(), &self.pending) {
+            match rustix::io::write(self.fd(), self.pending.as_slice()) {
                 Ok(length) => {
-                    self.pending.drain(..length);
+                    self.pending.take(length);
                     mux.consumed(self.stream, length);
                 }
                 Err(Errno::INTR) => {}
@@ -192,10 +223,10 @@ impl Pump {
 
     /// How many bytes came out.
     fn collect(&mut self, mux: &mut Mux) -> usize {
-        let mut buffer = [0; 16 * 1024];
         if self.out == PumpDirection::Discarded {
-            self.discard(&mut buffer);
+            self.discard(&mut [0; CHUNK]);
         }
+        let mut buffer = vec![0; mux.room(self.stream).min(self.chunk)];
         let mut total = 0;
         while self.out == PumpDirection::Open {
             let room = mux.room(self.stream).min(buffer.len());

@@ -1,32 +1,34 @@
 //! PID 1's event loop, which owns all state.
 
+mod children;
+
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use belljar_spec::ExitStatus;
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{
-    Arrival, ExecRequest, FIRST_CONNECT_STREAM, FrameKey, FromInit, InitHello, InitSetup,
-    LauncherHello, Mux, PROTOCOL_MAX, PROTOCOL_MIN, Side, ToInit, WireError,
+    Arrival, ExecRequest, FIRST_CONNECT_STREAM, FrameKey, FrameVersion, FromInit, InitHello,
+    InitSetup, LauncherHello, Mux, PROTOCOL_MAX, PROTOCOL_MIN, Side, ToInit, WireError,
 };
 use belljar_sys::signal;
 use belljar_sys::{StepError, step};
+use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    DumpableBehavior, Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process,
-    set_dumpable_behavior, wait, waitid,
+    DumpableBehavior, Signal, WaitId, WaitIdOptions, WaitOptions, set_dumpable_behavior, wait,
+    waitid,
 };
 
 use super::channel::Channel;
-use super::command::{ChildWas, Command, CommandError, CommandReport};
+use super::command::{Command, CommandError, CommandReport};
 use super::connections::Connections;
 use super::links::{LinkEvent, Links};
+use super::listeners::Listeners;
 use super::pump::{Pumps, Ready};
 use super::shim::Shim;
-use super::tree::{Round, Tree};
-use super::{confine, exit_status, lock_down};
+use super::{confine, lock_down};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InitError {
@@ -64,6 +66,7 @@ pub(super) fn run(channel: fn() -> Result<Channel, Errno>) -> Result<(), InitErr
         lingering: BTreeMap::new(),
         pumps: Pumps::default(),
         connections: Connections::default(),
+        listeners: Listeners::default(),
         lease,
         last_received: Instant::now(),
         deadline: None,
@@ -85,6 +88,7 @@ struct Watch {
     lingering: BTreeMap<u32, Shim>,
     pumps: Pumps,
     connections: Connections,
+    listeners: Listeners,
     lease: Option<Duration>,
     last_received: Instant,
     deadline: Option<Instant>,
@@ -111,6 +115,9 @@ impl Watch {
                 return Ok(());
             }
             self.read_reports()?;
+            if ready.listeners {
+                self.listeners.answer();
+            }
             self.check_commands()?; // after their reports
             self.pumps.move_bytes(&ready.streams, &mut self.mux);
             self.connections.move_bytes(&ready.connections, &mut self.mux);
@@ -118,6 +125,9 @@ impl Watch {
                 self.reap()?;
             }
             self.finish_commands()?;
+            if self.calls_are_due() {
+                self.report_calls()?;
+            }
             self.report_quiet()?;
         }
     }
@@ -139,6 +149,8 @@ impl Watch {
         let streams = self.pumps.watch(&self.mux, &mut fds);
         let between = fds.len();
         let connections = self.connections.watch(&self.mux, &mut fds);
+        let past_connections = fds.len();
+        self.listeners.watch(&mut fds);
         let timeout = self.next_moment().map(|at| {
             let left = at.saturating_duration_since(Instant::now());
             rustix::time::Timespec {
@@ -155,7 +167,8 @@ impl Watch {
         let streams = streams.map(|(_, stream)| stream).collect();
         let connections = (between..).zip(connections).filter(|(at, _)| happened(*at));
         let connections = connections.map(|(_, watched)| watched).collect();
-        Ok(Ready { channel: happened(0), children: happened(1), streams, connections })
+        let listeners = (past_connections..fds.len()).any(happened);
+        Ok(Ready { channel: happened(0), children: happened(1), streams, connections, listeners })
     }
 
     fn next_moment(&self) -> Option<Instant> {
@@ -163,7 +176,28 @@ impl Watch {
         let slow = self.slow_shims().map(|(by, _)| by).min();
         let checks = self.commands.values().filter_map(Command::check_at).min();
         let connections = self.connections.next_moment();
-        [lease, self.deadline, slow, checks, connections].into_iter().flatten().min()
+        let listeners = self.listeners.next_moment();
+        let calls = self.listeners.report_at().filter(|_| self.can_report_calls());
+        let all = [lease, self.deadline, slow, checks, connections, listeners, calls];
+        all.into_iter().flatten().min()
+    }
+
+    /// While the launcher has not read the last message, counts go on.
+    fn can_report_calls(&self) -> bool {
+        self.mux.outgoing().is_empty() && self.channel.is_up()
+    }
+
+    fn calls_are_due(&self) -> bool {
+        let is_due = self.listeners.report_at().is_some_and(|at| Instant::now() >= at);
+        is_due && self.can_report_calls()
+    }
+
+    fn report_calls(&mut self) -> Result<(), InitError> {
+        let calls = self.listeners.take_counts();
+        if !calls.is_empty() {
+            self.mux.send(&FromInit::CallsDenied { calls })?;
+        }
+        Ok(())
     }
 
     /// When a shim that was ordered to end its tree must have done so.
@@ -176,6 +210,7 @@ impl Watch {
     fn time_is_up(&mut self) -> Result<bool, InitError> {
         let now = Instant::now();
         if self.deadline.is_some_and(|deadline| now >= deadline) {
+            self.report_calls()?;
             self.mux.send(&FromInit::DeadlinePassed)?;
             return Ok(true);
         }
@@ -194,15 +229,15 @@ impl Watch {
         if !self.channel.is_up() && self.resume()? == LoopState::Over {
             return Ok(LoopState::Over);
         }
-        let mut buffer = [0; 16 * 1024];
         while self.channel.is_up() {
-            match rustix::io::read(self.channel.input(), &mut buffer) {
+            let input = self.channel.input();
+            match self.mux.push_with(|buffer| rustix::io::read(input, spare_capacity(buffer))) {
                 // The launcher is gone, or only the link to it.
                 Ok(0) | Err(Errno::CONNRESET) => {
                     let may_come_back = self.channel.links().is_some_and(Links::broke);
                     return Ok(if may_come_back { LoopState::Running } else { LoopState::Over });
                 }
-                Ok(length) => self.mux.push(&buffer[..length]),
+                Ok(_) => {}
                 Err(Errno::AGAIN) => return Ok(LoopState::Running),
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(StepError::new("read the channel", error).into()),
@@ -285,6 +320,9 @@ impl Watch {
             ToInit::Exec(request) => self.prepare(request)?,
             ToInit::Go { exec } => {
                 if let Some(command) = self.commands.get_mut(&exec) {
+                    if command.runs_program() {
+                        self.listeners.count(exec);
+                    }
                     command.let_go();
                 }
             }
@@ -331,6 +369,7 @@ impl Watch {
         }
         let key = FrameKey::from_hex(&hello.key).ok_or(InitError::OutOfTurn("a malformed key"))?;
         self.mux.rekey(&key);
+        self.mux.use_version(FrameVersion::V2);
         if let Some(links) = self.channel.links() {
             links.set_key(&key);
         }
@@ -346,12 +385,14 @@ impl Watch {
         let setup =
             self.setup.as_ref().ok_or(InitError::OutOfTurn("a command before the set-up"))?;
         let exec = request.exec;
+        let copied = request.stream_of_files();
         if self.commands.contains_key(&exec) || self.lingering.contains_key(&exec) {
             return self.refuse(exec, &CommandError::Taken(exec));
         }
         match Command::prepare(request, setup, &mut self.pumps, &mut self.mux) {
             Ok(command) => {
                 self.commands.insert(exec, command);
+                copied.into_iter().for_each(|stream| self.pumps.widen(stream, &mut self.mux));
                 Ok(())
             }
             Err(error) => self.refuse(exec, &error),
@@ -368,7 +409,12 @@ impl Watch {
     fn read_reports(&mut self) -> Result<(), InitError> {
         for (exec, command) in &mut self.commands {
             let exec = *exec;
-            for report in command.read_reports() {
+            let reports = command.read_reports();
+            // Its process handed it over before it attested.
+            if let Some(listener) = command.take_listener() {
+                self.listeners.add(exec, listener);
+            }
+            for report in reports {
                 pass_on(exec, report, &mut self.mux)?;
             }
         }
@@ -383,91 +429,6 @@ impl Watch {
                 && let Some(report) = command.check(now)
             {
                 pass_on(*exec, report, &mut self.mux)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Collects every child that ended: commands, shims, and orphans that came to PID 1.
-    fn reap(&mut self) -> Result<(), InitError> {
-        while step("read a signal", signal::next(&self.children))?.is_some() {}
-        let mut orphaned = false;
-        loop {
-            match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
-                Ok(Some((pid, status))) if status.stopped() => self.child_stopped(pid),
-                Ok(Some((pid, status))) => {
-                    if let Some(status) = exit_status(status) {
-                        orphaned |= self.child_ended(pid, status) == ChildWas::KilledShim;
-                    }
-                }
-                Ok(None) | Err(Errno::CHILD) => break,
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(StepError::new("reap", error).into()),
-            }
-        }
-        if orphaned {
-            self.end_orphans();
-        }
-        Ok(())
-    }
-
-    /// Only a process inside can have stopped a shim, and a stopped shim does not report its command's end.
-    fn child_stopped(&self, pid: Pid) {
-        let is_shim = |command: &Command| command.is_below(pid);
-        let lingers = self.lingering.values().any(|shim| shim.pid == pid);
-        if lingers || self.commands.values().any(is_shim) {
-            let _ = kill_process(pid, Signal::CONT);
-        }
-    }
-
-    fn child_ended(&mut self, pid: Pid, status: ExitStatus) -> ChildWas {
-        if let Some(command) =
-            self.commands.values_mut().find(|command| command.child() == Some(pid))
-        {
-            return command.child_ended(status);
-        }
-        let exec = self.lingering.iter().find(|(_, shim)| shim.pid == pid).map(|(exec, _)| *exec);
-        match exec.and_then(|exec| self.lingering.remove(&exec)) {
-            Some(_) if status != ExitStatus::Code(0) => ChildWas::KilledShim,
-            Some(_) => ChildWas::Shim,
-            None => ChildWas::Command, // of no interest: an orphan
-        }
-    }
-
-    /// Ends what came to PID 1 because a process inside killed a shim. It cannot be told from orphans of
-    /// commands without a shim, so those end too; a process that kills shims could have killed them anyway.
-    fn end_orphans(&self) {
-        let shims = self.lingering.values().map(|shim| shim.pid);
-        let spared: Vec<Pid> =
-            self.commands.values().filter_map(Command::child).chain(shims).collect();
-        let tree = Tree { root: getpid(), spared: &spared };
-        for _ in 0..200 {
-            if tree.end_once() == Round::Nothing {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    /// An end is reported after everything that came before it: the report, and the terminal's output.
-    fn finish_commands(&mut self) -> Result<(), InitError> {
-        let ended: Vec<u32> = self
-            .commands
-            .iter()
-            .filter(|(_, command)| command.is_over())
-            .map(|(exec, _)| *exec)
-            .collect();
-        for exec in ended {
-            if !self.pumps.drained(exec, &mut self.mux) {
-                continue;
-            }
-            let Some(command) = self.commands.remove(&exec) else { continue };
-            let (status, shim) = command.finish();
-            if let Some(shim) = shim {
-                self.lingering.insert(exec, shim);
-            }
-            if let Some(status) = status {
-                self.mux.send(&FromInit::Exited { exec, status })?;
             }
         }
         Ok(())

@@ -1,43 +1,26 @@
-//! Sets up the new process, from its first instruction to becoming `belljar __init`.
+//! Makes the pod and, in it, the sandbox's namespaces. What the sandbox's first process does in them is the list in
+//! `set_up`.
 //!
 //! Runs in a forked copy of the launcher that nothing hostile has touched, and executes no other
-//! program. Each function is the order of its steps; a comment gives the reason for a step's position.
+//! program. [`pod`] is the order of its steps; a comment gives the reason for a step's position.
 
-use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use belljar_spec::init_process::OVER_LINKS;
-use belljar_spec::{LinkKind, User};
+use belljar_spec::User;
 use belljar_sys::{StepError, step};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::{
     DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal,
 };
-use rustix::thread::{
-    CapabilitySet, CapabilitySets, Gid, Uid, configure_capability_in_ambient_set,
-    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
-    set_thread_res_gid, set_thread_res_uid,
-};
+use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use super::bind::{Bound, INIT_UID};
-use super::report::Report;
-use super::root::{Root, RootError};
-use super::start::{Ends, StdioInside, inner_maps};
-use crate::init::{CHANNEL_FD, STDIO_FD};
+use super::report::{Blame, Report};
+use super::root::RootError;
+use super::set_up::{self, SetUpStep};
+use super::start::{Ends, inner_maps};
 use crate::loopback::listen_on;
-use crate::sys::mount::make_private;
-use crate::sys::process::{
-    CloneFlags, Forked, arrange_descriptors, clone, exec_descriptor, new_session_keyring,
-};
-
-/// What PID 1 needs where the command has another uid: to become that uid, to empty its child's
-/// bounding set, to signal it.
-const INIT_CAPABILITIES: CapabilitySet = CapabilitySet::SETUID
-    .union(CapabilitySet::SETGID)
-    .union(CapabilitySet::SETPCAP)
-    .union(CapabilitySet::KILL);
+use crate::sys::process::{CloneFlags, Forked, clone};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApplyError {
@@ -55,6 +38,18 @@ pub(crate) enum ApplyError {
     },
     #[error("the launcher exited")]
     LauncherGone,
+    #[error("a step of the set-up needs what an earlier one makes: {0}")]
+    Order(&'static str),
+}
+
+impl ApplyError {
+    pub(crate) fn report(&self) -> Report {
+        let blame = match self {
+            Self::Root(RootError::TargetMissing(_) | RootError::TargetIsLink(_)) => Blame::Run,
+            _ => Blame::SetUp,
+        };
+        Report::Failed { why: belljar_spec::text::error_chain(self), blame }
+    }
 }
 
 /// The uid that the sandbox is set up with, inside.
@@ -73,7 +68,9 @@ pub(crate) fn init_ids(command: User) -> User {
 
 /// The pod: a user namespace, and in it a network namespace. Makes the sandbox in it and ends; the sandbox's first
 /// process is the launcher's child.
-pub(crate) fn pod(bound: &Bound, ends: Ends) -> Result<(), ApplyError> {
+pub(crate) fn pod(steps: &[SetUpStep], bound: &Bound, mut ends: Ends) -> Result<(), ApplyError> {
+    // First: everything that follows is counted, and the cgroup namespace begins there.
+    enter_groups(std::mem::take(&mut ends.groups))?;
     step("ask to die with the launcher", set_parent_process_death_signal(Some(Signal::KILL)))?;
     // The dearest namespace, made while the launcher writes our maps.
     step("make the network namespace", crate::sys::process::new_network())?;
@@ -103,8 +100,8 @@ pub(crate) fn pod(bound: &Bound, ends: Ends) -> Result<(), ApplyError> {
                 "keep the report descriptor",
                 ends.report.try_clone().map_err(|_| Errno::MFILE),
             )?;
-            if let Err(error) = sandbox(bound, ends, go_here) {
-                Report::Failed(belljar_spec::text::error_chain(&error)).send(report.as_fd());
+            if let Err(error) = sandbox(steps, bound, ends, go_here) {
+                error.report().send(report.as_fd());
             }
             crate::sys::process::exit_now(125);
         }
@@ -127,6 +124,14 @@ pub(crate) fn pod(bound: &Bound, ends: Ends) -> Result<(), ApplyError> {
     }
 }
 
+/// `0` is the writer itself.
+fn enter_groups(files: Vec<OwnedFd>) -> Result<(), ApplyError> {
+    for file in files {
+        step("enter the control group", rustix::io::write(&file, b"0"))?;
+    }
+    Ok(())
+}
+
 fn listen(ports: &[u16]) -> Result<Vec<OwnedFd>, ApplyError> {
     let listen =
         |port: &u16| listen_on(*port).map_err(|error| ApplyError::Listen { port: *port, error });
@@ -139,31 +144,9 @@ fn is_privileged_pod(bound: &Bound) -> bool {
 }
 
 /// The sandbox's first process.
-fn sandbox(bound: &Bound, ends: Ends, go: OwnedFd) -> Result<(), ApplyError> {
+fn sandbox(steps: &[SetUpStep], bound: &Bound, ends: Ends, go: OwnedFd) -> Result<(), ApplyError> {
     wait_for_go(go.as_fd())?; // our maps are written now: files we make have an owner
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022)); // the caller's may hide our root
-    step("make mounts private", make_private(c"/"))?; // before the first mount, or it would travel
-    let root = Root::new()?.for_command(bound.host.plan.identity.inside);
-    for mount in &bound.host.mounts {
-        root.add(mount)?;
-    }
-    root.seal()?;
-    root.limit_counters(&bound.user_limits)?; // before the capability for it goes
-    step("set the host name", rustix::system::sethostname(bound.host.plan.hostname.as_bytes()))?;
-    root.enter()?;
-    step("start a session", rustix::process::setsid())?;
-    match new_session_keyring() {
-        // A kernel built without keyrings has none to leak.
-        Ok(()) | Err(Errno::NOSYS) => {}
-        Err(error) => return Err(StepError::new("make a session keyring", error).into()),
-    }
-    drop_capabilities(bound)?; // after the last mount
-    // After the last change of ids, which would clear it.
-    step("ask to die with the launcher", set_parent_process_death_signal(Some(Signal::KILL)))?;
-    if is_closed(ends.channel.as_fd()) {
-        return Err(ApplyError::LauncherGone);
-    }
-    become_init(ends, bound.link)
+    set_up::run(steps, bound, ends)
 }
 
 fn become_setup_user(bound: &Bound) -> Result<(), ApplyError> {
@@ -177,68 +160,6 @@ fn become_setup_user(bound: &Bound) -> Result<(), ApplyError> {
     Ok(step("change the uid", set_thread_res_uid(uid, uid, uid))?)
 }
 
-fn drop_capabilities(bound: &Bound) -> Result<(), ApplyError> {
-    let keep = match bound.host.identity.init {
-        Some(_) => INIT_CAPABILITIES,
-        None => CapabilitySet::empty(),
-    };
-    drop_bounding_set(keep)?;
-    let sets = CapabilitySets { effective: keep, permitted: keep, inheritable: keep };
-    step("drop capabilities", set_capabilities(None, sets))?;
-    for capability in keep.iter() {
-        // Not uid 0, so an `exec` would lose them otherwise.
-        step("keep a capability over exec", configure_capability_in_ambient_set(capability, true))?;
-    }
-    Ok(step("set no-new-privileges", set_no_new_privs(true))?)
-}
-
-/// Every capability this kernel has, newer ones too.
-fn drop_bounding_set(keep: CapabilitySet) -> Result<(), ApplyError> {
-    for number in 0..64_u32 {
-        let capability = CapabilitySet::from_bits_retain(1 << number);
-        if keep.contains(capability) {
-            continue;
-        }
-        match remove_capability_from_bounding_set(capability) {
-            Ok(()) => {}
-            Err(Errno::INVAL) => break, // past the last one
-            Err(error) => return Err(StepError::new("empty the bounding set", error).into()),
-        }
-    }
-    Ok(())
-}
-
-fn become_init(ends: Ends, link: LinkKind) -> Result<(), ApplyError> {
-    let null =
-        |flags| step("open /dev/null", open("/dev/null", flags | OFlags::CLOEXEC, Mode::empty()));
-    let mut wanted = vec![null(OFlags::RDONLY)?, null(OFlags::WRONLY)?, null(OFlags::WRONLY)?];
-    debug_assert_eq!(wanted.len() as i32, CHANNEL_FD);
-    wanted.push(ends.channel);
-    debug_assert_eq!(wanted.len() as i32, STDIO_FD);
-    if let Some(StdioInside { stdin, stdout, stderr }) = ends.stdio {
-        let stdin = match stdin {
-            Some(stdin) => stdin,
-            None => null(OFlags::RDONLY)?,
-        };
-        wanted.extend([stdin, stdout, stderr]);
-    }
-    wanted.push(ends.executable);
-    wanted.push(ends.report);
-    let report = wanted.len() as i32 - 1;
-    step("arrange descriptors", arrange_descriptors(0, wanted))?;
-    let executable =
-        step("find the executable", crate::sys::process::adopt_descriptor(report - 1))?;
-    let report = step("find the report descriptor", crate::sys::process::adopt_descriptor(report))?;
-    let mut argv = vec![CString::from(c"belljar"), CString::from(c"__init")];
-    if link == LinkKind::Breakable {
-        argv.extend(CString::new(OVER_LINKS).ok());
-    }
-    let error = exec_descriptor(executable.as_fd(), &argv, &[]);
-    let error = ApplyError::from(StepError::new("start belljar __init", error));
-    Report::Failed(belljar_spec::text::error_chain(&error)).send(report.as_fd());
-    crate::sys::process::exit_now(125)
-}
-
 /// Blocks until the other end wrote one byte.
 fn wait_for_go(from: BorrowedFd<'_>) -> Result<(), ApplyError> {
     let mut byte = [0];
@@ -249,12 +170,6 @@ fn wait_for_go(from: BorrowedFd<'_>) -> Result<(), ApplyError> {
             _ => return Err(ApplyError::LauncherGone),
         }
     }
-}
-
-fn is_closed(channel: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::new(&channel, PollFlags::empty())];
-    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut fds, Some(&now)).is_err() || fds[0].revents().contains(PollFlags::HUP)
 }
 
 fn write_file(path: &str, text: &str) -> Result<(), ApplyError> {

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use belljar_bind::identity::HostIdentity;
 use belljar_bind::{BoundKind, BoundMount, Layer, Via};
-use belljar_spec::{Access, Expectation, ExpectedMount, MountKind, OsText, Plan, Tree};
+use belljar_spec::{Access, Expectation, ExpectedMount, InitState, MountKind, OsText, Plan, Tree};
 
+use super::set_up::init_capabilities;
 use crate::user_limits::UserLimits;
 
 /// What the attestation has to find.
@@ -36,9 +37,15 @@ pub(super) fn expectation(
         groups,
         mounts: expected,
         tolerated: Vec::new(),
+        private_mounts: true,
         apart_from: plan.unshared_namespaces(&belljar_sys::namespaces()),
         sizes: plan.sizes(),
         dies_with_launcher: true,
+        init: Some(InitState {
+            own_session: true,
+            capabilities: init_capabilities(identity.init.is_some()).bits(),
+        }),
+        hostname: Some(plan.hostname.clone()),
         seccomp_filters: crate::filter::PROGRAMS,
         landlock: belljar_sys::landlock_version(),
         rlimits: plan

@@ -10,13 +10,16 @@ pub mod cgroup;
 pub(crate) mod expectation;
 mod idmap;
 mod mounter;
+mod obstacles;
 mod overlay;
 mod report;
 pub(crate) mod root;
+mod set_up;
 pub mod start;
 mod usage;
 
 pub use bind::{Bound, bind, mounts};
 pub(crate) use expectation::normal_map;
+pub use obstacles::{Obstacle, obstacles};
 pub use report::MAX_LISTENERS;
 pub use start::{Sandbox, StartError, start};

@@ -12,7 +12,7 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 use super::idmap::IdMaps;
 use super::overlay::{self, Changes, Layers};
 use super::root::Root;
-use crate::sys::mount::{MountAttr, make_private, set_attributes, set_id_map};
+use crate::sys::mount::{MountAttr, make_private, set_attributes_of_clone, set_id_map};
 use crate::sys::mount_ns_child::{in_new_mount_namespace, look_at_files_as};
 
 /// For the run with these ids on the host.
@@ -38,7 +38,7 @@ impl RootMounter for Mounter {
             flags |= OpenTreeFlags::AT_RECURSIVE;
         }
         let cloned = open_tree(&source.fd, "", flags).map_err(failed)?;
-        set_attributes(cloned.as_fd(), attributes(access), depth).map_err(failed)?;
+        set_attributes_of_clone(cloned.as_fd(), attributes(access), depth).map_err(failed)?;
         if let Some(owner) = owner.filter(|owner| *owner != self.run) {
             let unread = |error| BindError::Read { path: source.path.clone(), error };
             let map = self.maps.showing(owner).map_err(unread)?;
@@ -99,8 +99,9 @@ fn mount_all(layers: &[&mut Layer], acts_as: Option<Pair>) -> Vec<Result<OwnedFd
         else {
             return Err(Errno::INVAL);
         };
-        let changes = Changes::Stored { upper, attributes: Attributes::Trusted, acts_as };
-        let layers = Layers { below, left_out: &layer.left_out, changes };
+        let changes =
+            Changes::Stored { upper: upper.as_fd(), attributes: Attributes::Trusted, acts_as };
+        let layers = Layers { below: below.as_fd(), left_out: &layer.left_out, changes };
         overlay::mount(root.fd.as_fd(), &layers)
     };
     layers.iter().map(|layer| mount(layer)).collect()

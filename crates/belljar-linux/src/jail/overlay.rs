@@ -30,7 +30,7 @@ const UPPER: &str = ".belljar-upper";
 
 /// What one overlay is made of.
 pub(super) struct Layers<'a> {
-    pub(super) below: &'a OwnedFd,
+    pub(super) below: BorrowedFd<'a>,
     /// Names in the tree that are not there.
     pub(super) left_out: &'a [PathBuf],
     pub(super) changes: Changes<'a>,
@@ -42,7 +42,7 @@ pub(super) enum Changes<'a> {
     Refused,
     Stored {
         /// The layer's directory, with [`DATA`] and [`WORK`] in it.
-        upper: &'a OwnedFd,
+        upper: BorrowedFd<'a>,
         attributes: Attributes,
         /// The ids that overlayfs uses on the layers, where they are not the caller's: the layers must map them.
         acts_as: Option<Pair>,
@@ -59,11 +59,11 @@ pub(super) fn mount(root: BorrowedFd<'_>, layers: &Layers<'_>) -> Result<OwnedFd
     };
     let mut mounted = vec![(BELOW, mount_layer(root, BELOW, layers.below)?)];
     if let Some(above) = &above {
-        mounted.push((ABOVE, mount_layer(root, ABOVE, above)?));
+        mounted.push((ABOVE, mount_layer(root, ABOVE, above.as_fd())?));
         for name in layers.left_out {
             leave_out(above, layers.below, name)?;
         }
-        look_like(above.as_fd(), layers.below.as_fd())?;
+        look_like(above.as_fd(), layers.below)?;
     }
     if let Changes::Stored { upper, .. } = layers.changes {
         mounted.push((UPPER, mount_layer(root, UPPER, upper)?));
@@ -78,15 +78,15 @@ pub(super) fn mount(root: BorrowedFd<'_>, layers: &Layers<'_>) -> Result<OwnedFd
 }
 
 /// Mounts a layer on a separate directory and returns its path.
-fn mount_layer(root: BorrowedFd<'_>, name: &str, layer: &OwnedFd) -> Result<String, Errno> {
+fn mount_layer(root: BorrowedFd<'_>, name: &str, layer: BorrowedFd<'_>) -> Result<String, Errno> {
     mkdirat(root, name, Mode::from_raw_mode(0o700))?;
     let at = openat(root, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     put(layer, at.as_fd())?;
     Ok(through_proc(layer))
 }
 
-fn through_proc(fd: &OwnedFd) -> String {
-    format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(fd))
+fn through_proc(fd: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd))
 }
 
 /// A directory that is in several layers shows the owner and mode of the topmost.
@@ -105,7 +105,7 @@ pub(super) fn look_like(above: BorrowedFd<'_>, below: BorrowedFd<'_>) -> Result<
 
 /// A device 0:0 means "deleted" to overlayfs, and needs no privilege to make. It has to be where the name is, in
 /// directories like the tree's.
-fn leave_out(above: &OwnedFd, below: &OwnedFd, name: &Path) -> Result<(), Errno> {
+fn leave_out(above: &OwnedFd, below: BorrowedFd<'_>, name: &Path) -> Result<(), Errno> {
     let place = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut at = openat(above, ".", place, Mode::empty())?;
     let mut components = name.components().peekable();
@@ -138,7 +138,7 @@ fn leave_out(above: &OwnedFd, below: &OwnedFd, name: &Path) -> Result<(), Errno>
 }
 
 fn make(above: Option<&OwnedFd>, layers: &Layers<'_>) -> Result<OwnedFd, Errno> {
-    let mut lower: Vec<String> = above.iter().map(|above| through_proc(above)).collect();
+    let mut lower: Vec<String> = above.iter().map(|above| through_proc(above.as_fd())).collect();
     lower.push(through_proc(layers.below));
     let lower = lower.join(":");
     let Changes::Stored { upper, attributes, acts_as } = layers.changes else {
@@ -157,8 +157,8 @@ fn make(above: Option<&OwnedFd>, layers: &Layers<'_>) -> Result<OwnedFd, Errno> 
     let (data, work) = (part(DATA)?, part(WORK)?);
     let mut options = vec![
         ("lowerdir", lower),
-        ("upperdir", through_proc(&data)),
-        ("workdir", through_proc(&work)),
+        ("upperdir", through_proc(data.as_fd())),
+        ("workdir", through_proc(work.as_fd())),
         // What the host's administrator made the default must not decide what a layer's files mean.
         ("index", "off".to_owned()),
         ("metacopy", "off".to_owned()),

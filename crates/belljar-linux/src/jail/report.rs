@@ -15,22 +15,40 @@ use super::start::StartError;
 /// Listening sockets of one sandbox; fewer than a kernel takes in one packet.
 pub const MAX_LISTENERS: usize = 128;
 
+const FAILED: &str = "failed ";
+const REFUSED: &str = "refused ";
+
 pub(crate) enum Report {
     Sandbox {
         pid: i32,
         /// In the order of the plan's ports.
         listeners: Vec<OwnedFd>,
     },
-    Failed(String),
+    Failed {
+        why: String,
+        blame: Blame,
+    },
+}
+
+/// What a failed set-up is due to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blame {
+    /// What the run asks for: it fails everywhere.
+    Run,
+    SetUp,
 }
 
 impl Report {
     pub(crate) fn send(&self, to: BorrowedFd<'_>) {
         let (text, listeners) = match self {
             Self::Sandbox { pid, listeners } => (format!("pid {pid}"), listeners.as_slice()),
-            Self::Failed(why) => {
+            Self::Failed { why, blame } => {
                 let why = why.chars().take(4000).collect::<String>();
-                (format!("failed {why}"), [].as_slice())
+                let prefix = match blame {
+                    Blame::Run => REFUSED,
+                    Blame::SetUp => FAILED,
+                };
+                (format!("{prefix}{why}"), [].as_slice())
             }
         };
         let listeners: Vec<BorrowedFd<'_>> = listeners.iter().map(AsFd::as_fd).collect();
@@ -63,13 +81,14 @@ impl Report {
             }
         }
         let text = String::from_utf8_lossy(&packet[..length]).into_owned();
-        match (text.strip_prefix("pid "), text.strip_prefix("failed ")) {
-            (Some(pid), _) => {
-                let pid = pid.parse().map_err(|_| StartError::Ended)?;
-                Ok(Self::Sandbox { pid, listeners })
-            }
-            (_, Some(why)) => Ok(Self::Failed(why.to_owned())),
-            _ => Err(StartError::Ended),
+        if let Some(pid) = text.strip_prefix("pid ") {
+            let pid = pid.parse().map_err(|_| StartError::Ended)?;
+            return Ok(Self::Sandbox { pid, listeners });
         }
+        let failed = |prefix, blame| {
+            text.strip_prefix(prefix).map(|why| Self::Failed { why: why.to_owned(), blame })
+        };
+        let failed = failed(FAILED, Blame::SetUp).or_else(|| failed(REFUSED, Blame::Run));
+        failed.ok_or(StartError::Ended)
     }
 }

@@ -1,10 +1,10 @@
 //! The launcher's part of a start: makes the processes, writes their uid maps, passes the descriptors.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 
 use belljar_bind::identity::HostIdentity;
 use belljar_spec::{HostUid, Limits, Stdin, Terminal, Usage, User};
+use belljar_sys::kernel_file::read_text;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -14,10 +14,13 @@ use rustix::process::{
 
 use super::apply::{self, init_ids};
 use super::bind::Bound;
-use super::cgroup::{self, CgroupError, Group};
-use super::report::Report;
+use super::cgroup::{self, CgroupError, Entrance, Group};
+use super::report::{Blame, Report};
+use super::set_up::{SET_UP, SetUpStep};
 use super::usage::{Count, WriteAccount};
-use crate::sys::process::{Child, CloneFlags, Forked, clone, current_executable, exit_now, reap};
+use crate::sys::process::{
+    Child, CloneFlags, Forked, clone_into, current_executable, exit_now, reap,
+};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -39,10 +42,27 @@ pub enum StartError {
     Cgroup(#[from] CgroupError),
     #[error("the sandbox could not be set up: {0}")]
     SetUp(String),
+    #[error("the run cannot be set up: {0}")]
+    OfTheRun(String),
     #[error("the sandbox ended before it was set up")]
     Ended,
     #[error("the sandbox was set up without a listening socket for each of its ports")]
     Listeners,
+    #[error("{start}, and its control group could not be removed")]
+    AndCleanup {
+        start: Box<StartError>,
+        #[source]
+        cleanup: CgroupError,
+    },
+}
+
+impl StartError {
+    fn of_report(why: String, blame: Blame) -> Self {
+        match blame {
+            Blame::Run => Self::OfTheRun(why),
+            Blame::SetUp => Self::SetUp(why),
+        }
+    }
 }
 
 /// A sandbox in which PID 1 runs or is about to run. Nothing hostile runs in it yet.
@@ -58,10 +78,6 @@ pub struct Sandbox {
     pub listeners: Vec<(u16, OwnedFd)>,
     report: OwnedFd,
     group: Option<Group>,
-    run: String,
-    directory: PathBuf,
-    /// Those that the group has to hold.
-    limits: Limits,
     identity: HostIdentity,
     count: Count,
     written: WriteAccount,
@@ -81,6 +97,8 @@ pub(crate) struct Ends {
     pub(crate) stdio: Option<StdioInside>,
     pub(crate) executable: OwnedFd,
     pub(crate) report: OwnedFd,
+    /// Files of control groups, into which the process writes itself.
+    pub(crate) groups: Vec<OwnedFd>,
 }
 
 /// The command's ends of its pipes. Without input it gets `/dev/null`, which is made inside: some
@@ -91,8 +109,50 @@ pub(crate) struct StdioInside {
     pub(crate) stderr: OwnedFd,
 }
 
-/// Starts PID 1 in new namespaces. Consumes what was bound; on failure nothing is left.
+/// Starts PID 1 in new namespaces, under the limits from its first instruction. Consumes what was bound; on failure
+/// nothing is left.
 pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
+    start_with(SET_UP, bound)
+}
+
+/// The tests leave out a step of the set-up.
+pub(super) fn start_with(steps: &[SetUpStep], bound: Bound) -> Result<Sandbox, StartError> {
+    let limits = bound.host.plan.limits_of_groups();
+    let Some(group) = make_group(&limits, &bound.host)? else {
+        return start_in(steps, bound, Entrance::Moved, None);
+    };
+    let directories = group.directories();
+    let started = group
+        .entrance()
+        .map_err(StartError::from)
+        .and_then(|entrance| start_in(steps, bound, entrance, Some(group)));
+    started.map_err(|start| {
+        let removed = directories.iter().try_for_each(|path| cgroup::remove_directory(path));
+        match removed {
+            Ok(()) => start,
+            Err(cleanup) => StartError::AndCleanup { start: Box::new(start), cleanup },
+        }
+    })
+}
+
+fn make_group(limits: &Limits, bound: &belljar_bind::Bound) -> Result<Option<Group>, CgroupError> {
+    let Limits { memory, millicpus, pids, .. } = limits;
+    if (memory, millicpus, pids) == (&None, &None, &None) {
+        return Ok(None);
+    }
+    let group = Group::make(&cgroup::detect(), &bound.run, limits)?;
+    if let Some(group) = &group {
+        group.mark(&bound.directory);
+    }
+    Ok(group)
+}
+
+fn start_in(
+    steps: &[SetUpStep],
+    bound: Bound,
+    entrance: Entrance,
+    group: Option<Group>,
+) -> Result<Sandbox, StartError> {
     let make = |what, error| StartError::Make { what, error };
     let (channel, channel_inside) =
         socket_pair(SocketType::STREAM).map_err(|e| make("a channel", e))?;
@@ -104,17 +164,22 @@ pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
     let pipes = Pipes::make(bound.host.plan.command.terminal, bound.host.plan.command.stdin)
         .map_err(|e| make("pipes", e))?;
     let Pipes { stdin, stdout, stderr, inside } = pipes;
-    let pod = match clone(CloneFlags::NEW_USER).map_err(StartError::Pod)? {
+    let (groups, directory) = match entrance {
+        Entrance::Files(files) => (files, None),
+        Entrance::Directory(directory) => (Vec::new(), Some(directory)),
+        Entrance::Moved => (Vec::new(), None),
+    };
+    let into = directory.as_ref().map(AsFd::as_fd);
+    let pod = match clone_into(CloneFlags::NEW_USER, into).map_err(StartError::Pod)? {
         Forked::Child => {
             // The launcher's ends: with a copy of them here, its death would never be seen.
             drop((channel, report, stdin, stdout, stderr));
-            let ends =
-                Ends { channel: channel_inside, stdio: inside, executable, report: report_inside };
-            run_pod(&bound, ends)
+            let (channel, report, stdio) = (channel_inside, report_inside, inside);
+            run_pod(steps, &bound, Ends { channel, stdio, executable, report, groups })
         }
         Forked::Parent(child) => child,
     };
-    drop((channel_inside, report_inside, inside, executable));
+    drop((channel_inside, report_inside, inside, executable, groups, directory));
     let introduced = introduce(&bound, &pod, report.as_fd());
     end(&pod); // it has sent its last report, or failed to
     let (init, listeners) = introduced?;
@@ -124,8 +189,7 @@ pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
     }
     let listeners = bound.host.plan.listen.iter().copied().zip(listeners).collect();
     let written = WriteAccount::open(init.pid);
-    let belljar_bind::Bound { identity, run, directory, plan, .. } = bound.host;
-    let limits = plan.limits_of_groups();
+    let belljar_bind::Bound { identity, .. } = bound.host;
     Ok(Sandbox {
         init,
         channel: Some(channel),
@@ -134,10 +198,7 @@ pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
         stderr,
         listeners,
         report,
-        group: None,
-        run,
-        directory,
-        limits,
+        group,
         identity,
         count: Count::default(),
         written,
@@ -145,12 +206,12 @@ pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
     })
 }
 
-fn run_pod(bound: &Bound, ends: Ends) -> ! {
+fn run_pod(steps: &[SetUpStep], bound: &Bound, ends: Ends) -> ! {
     let Ok(report) = ends.report.try_clone() else { exit_now(125) };
-    match apply::pod(bound, ends) {
+    match apply::pod(steps, bound, ends) {
         Ok(()) => exit_now(0),
         Err(error) => {
-            Report::Failed(belljar_spec::text::error_chain(&error)).send(report.as_fd());
+            error.report().send(report.as_fd());
             exit_now(125)
         }
     }
@@ -177,7 +238,7 @@ fn introduce(
     write("gid_map", &gids)?;
     rustix::io::write(report, b".").map_err(|_| StartError::Ended)?;
     match Report::receive(report)? {
-        Report::Failed(why) => Err(StartError::SetUp(why)),
+        Report::Failed { why, blame } => Err(StartError::of_report(why, blame)),
         Report::Sandbox { pid, listeners } => {
             let pid = Pid::from_raw(pid).ok_or(StartError::Ended)?;
             // It is our child, so the pid cannot be reused before we reap it.
@@ -216,34 +277,23 @@ impl Sandbox {
     /// Why the sandbox ended before its hello, if it reported that.
     pub fn set_up_failure(&self) -> StartError {
         match Report::receive(self.report.as_fd()) {
-            Ok(Report::Failed(why)) => StartError::SetUp(why),
+            Ok(Report::Failed { why, blame }) => StartError::of_report(why, blame),
             _ => StartError::Ended,
         }
     }
 
-    /// Makes the control group, sets the limits and puts PID 1 under them. The first move into a v1 group
-    /// waits some milliseconds for all processors, so this is done while the sandbox locks itself down.
+    /// Where the group's manager has to be asked: it takes PID 1 in. Everywhere else PID 1 was created in its group.
     pub fn make_limits(&mut self) -> Result<(), CgroupError> {
-        let Limits { memory, millicpus, pids, .. } = self.limits;
-        if (memory, millicpus, pids) == (None, None, None) {
-            return Ok(());
-        }
-        self.group = Group::make(&cgroup::detect(), &self.run, &self.limits)?;
-        let Some(group) = &mut self.group else { return Ok(()) };
-        group.mark(&self.directory);
-        group.begin(self.init.pid)
+        let init = self.init.pid;
+        self.group.as_mut().map_or(Ok(()), |group| group.begin(init))
     }
 
-    /// Puts the process that waits at the gate under the limits too, should it have been made before PID 1
-    /// was, and checks that both are. Before the gate opens there are no other processes, and none can be made.
+    /// Checks that PID 1 and the process that waits at the gate, and nothing else, are under the limits. Before the
+    /// gate opens there are no other processes, and none can be made.
     pub fn join_limits(&self) -> Result<(), CgroupError> {
         let Some(group) = &self.group else { return Ok(()) };
         let init = self.init.pid;
         let all: Vec<Pid> = [init].into_iter().chain(children_of(init)).collect();
-        if group.holds_exactly(&all).is_ok() {
-            return Ok(());
-        }
-        all.iter().try_for_each(|pid| group.add(*pid))?;
         group.holds_exactly(&all)
     }
 
@@ -325,7 +375,7 @@ impl Sandbox {
 /// The children of a process. Without the kernel's list, by asking every process for its parent.
 fn children_of(parent: Pid) -> Vec<Pid> {
     let number = parent.as_raw_nonzero();
-    if let Ok(list) = std::fs::read_to_string(format!("/proc/{number}/task/{number}/children")) {
+    if let Ok(list) = read_text(format!("/proc/{number}/task/{number}/children")) {
         return list
             .split_whitespace()
             .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
@@ -336,7 +386,7 @@ fn children_of(parent: Pid) -> Vec<Pid> {
     entries
         .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
         .filter(|pid| {
-            std::fs::read_to_string(format!("/proc/{pid}/status"))
+            read_text(format!("/proc/{pid}/status"))
                 .is_ok_and(|status| status.lines().any(|line| line == parent_line))
         })
         .filter_map(Pid::from_raw)

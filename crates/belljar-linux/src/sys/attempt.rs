@@ -413,3 +413,26 @@ pub fn set_limit_of(pid: i32, resource: u32) -> Outcome {
     raw(libc::SYS_prlimit64, [pid, resource, 0, &raw mut now as usize, 0, 0])?;
     raw(libc::SYS_prlimit64, [pid, resource, &raw const now as usize, 0, 0, 0])
 }
+
+/// A request of ioctl, on no descriptor at all.
+pub fn ioctl_on_nothing(request: u32) -> Outcome {
+    raw(libc::SYS_ioctl, [usize::MAX, request as usize, 0, 0, 0, 0])
+}
+
+/// A call with a number that no kernel has.
+pub fn unknown_call(number: u32) -> Outcome {
+    raw(number as libc::c_long, [0; 6])
+}
+
+/// Adds a filter that reports `mount` to a listener of this process's own, which could let it through.
+pub fn own_listener() -> Outcome {
+    use super::seccomp::{Instruction, install_with_listener};
+    let step = |code, jf, k| Instruction { code, jt: 0, jf, k };
+    install_with_listener(&[
+        step(0x20, 0, 0), // the number
+        step(0x15, 1, libc::SYS_mount as u32),
+        step(0x06, 0, libc::SECCOMP_RET_USER_NOTIF),
+        step(0x06, 0, libc::SECCOMP_RET_ALLOW),
+    ])
+    .map(drop)
+}

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 pub mod attempt;
+pub mod landlock;
 pub mod mount;
 pub mod mount_ns_child;
 pub mod net;

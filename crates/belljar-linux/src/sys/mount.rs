@@ -23,6 +23,22 @@ pub fn set_attributes(mount: BorrowedFd<'_>, set: MountAttr, depth: Depth) -> Re
     mount_setattr(mount, c"", &attr, depth)
 }
 
+/// The same for a clone that is not mounted anywhere yet, which becomes private: a clone of a shared mount is its peer,
+/// so what is mounted on the clone would appear on the host, and the reverse.
+pub fn set_attributes_of_clone(
+    clone: BorrowedFd<'_>,
+    set: MountAttr,
+    depth: Depth,
+) -> Result<(), Errno> {
+    let attr = libc::mount_attr {
+        attr_set: set.bits(),
+        attr_clr: 0,
+        propagation: libc::MS_PRIVATE,
+        userns_fd: 0,
+    };
+    mount_setattr(clone, c"", &attr, depth)
+}
+
 /// From here on no mount or unmount travels between this tree and any other.
 pub fn make_private(path: &std::ffi::CStr) -> Result<(), Errno> {
     let attr =

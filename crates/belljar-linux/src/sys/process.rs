@@ -7,6 +7,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
+pub use belljar_sys::background::exit_now;
+use belljar_sys::background::is_single_threaded;
+
 use super::{check, last_error};
 
 bitflags_like! {
@@ -21,6 +24,9 @@ bitflags_like! {
         SAME_PARENT = libc::CLONE_PARENT,
     }
 }
+
+/// As in linux/sched.h: libc's constant has too few bits.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// A child process. The descriptor refers to it even when its number is used again.
 #[derive(Debug)]
@@ -40,6 +46,11 @@ pub enum Forked {
 /// Refused where other threads exist: the copy would hold their locks for ever. Only a
 /// single-threaded launcher comes here.
 pub fn clone(flags: CloneFlags) -> Result<Forked, Errno> {
+    clone_into(flags, None)
+}
+
+/// The same; the child begins in that control group (of version 2), if one is given.
+pub fn clone_into(flags: CloneFlags, group: Option<BorrowedFd<'_>>) -> Result<Forked, Errno> {
     if !is_single_threaded() {
         return Err(Errno::BUSY);
     }
@@ -54,6 +65,10 @@ pub fn clone(flags: CloneFlags) -> Result<Forked, Errno> {
     args.flags = flags.bits() | libc::CLONE_PIDFD as u64;
     args.pidfd = &raw mut pidfd as u64;
     args.exit_signal = exit_signal;
+    if let Some(group) = group {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = group.as_raw_fd() as u64;
+    }
     // SAFETY: `args` and `pidfd` outlive the call. No memory is shared and no stack is given, so the
     // child continues on its own copy of this one; there is no other thread whose state it could miss.
     let result = unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of_val(&args)) };
@@ -169,11 +184,6 @@ pub fn reap(child: Pid) -> Result<Used, Errno> {
     })
 }
 
-/// Without `/proc` the answer is not known, and a caller that does not know it does not clone.
-fn is_single_threaded() -> bool {
-    rustix::fs::stat("/proc/self/task").is_ok_and(|task| task.st_nlink == 3)
-}
-
 /// Replaces this process by the program behind a descriptor. Returns only on failure.
 pub fn exec_descriptor(program: BorrowedFd<'_>, argv: &[CString], env: &[CString]) -> Errno {
     let argv = null_terminated(argv);
@@ -205,16 +215,17 @@ fn null_terminated(strings: &[CString]) -> Vec<*const libc::c_char> {
     strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
 }
 
-/// Ends a forked copy of a process without running anything that was meant for the original.
-pub fn exit_now(code: i32) -> ! {
-    // SAFETY: `_exit` takes no pointer and does not return.
-    unsafe { libc::_exit(code) }
-}
-
 /// Makes this process the leader of a new session.
 pub fn begin_session() -> Result<(), Errno> {
     // SAFETY: the call takes nothing. `rustix` insists on a number in the answer, and gVisor gives none.
     check(libc::c_long::from(unsafe { libc::setsid() })).map(|_| ())
+}
+
+/// Whether this process leads its session. The kernel reports 0 for a leader outside the pid namespace.
+pub fn leads_session() -> bool {
+    // SAFETY: no pointer is passed.
+    let session = unsafe { libc::getsid(0) };
+    u32::try_from(session).is_ok_and(|session| session == std::process::id())
 }
 
 /// Gives descriptors fixed numbers, in order, from `first` on, and lets them pass an `exec`.

@@ -3,16 +3,17 @@
 use std::time::{Duration, Instant};
 
 use belljar_spec::wire::mux::MAX_STREAMS;
-use belljar_spec::wire::{Descendants, FromInit, ToInit, UnpackModes, Work};
+use belljar_spec::wire::{Descendants, FromInit, ReadOnlyFiles, ToInit, UnpackModes, Work};
 use belljar_spec::{ExitStatus, OsText};
 
 use crate::connections;
 use crate::driver::{Driver, Users, program};
 use crate::links;
+use crate::traced;
 
 type Case = fn(Users);
 
-pub(crate) const ALL: [(&str, Case); 28] = [
+pub(crate) const ALL: [(&str, Case); 34] = [
     ("streams", streams),
     ("a_reader_that_gives_up", a_reader_that_gives_up),
     ("input_that_nobody_reads", input_that_nobody_reads),
@@ -41,6 +42,12 @@ pub(crate) const ALL: [(&str, Case); 28] = [
     ("links_only_the_launcher_comes_back", links::only_the_launcher_comes_back),
     ("links_the_lease_ends", links::the_lease_ends),
     ("links_no_more_links", links::no_more_links),
+    ("traced_calls_are_counted", traced::calls_are_counted),
+    ("traced_flood", traced::a_flood_is_bounded),
+    ("traced_processes_that_die", traced::processes_that_die_while_they_wait),
+    ("traced_listener_that_is_stopped", traced::a_stopped_listener_lets_nothing_through),
+    ("traced_listener_that_dies", traced::a_dead_listener_lets_nothing_through),
+    ("traced_no_other_listener", traced::no_other_listener),
 ];
 
 fn streams(users: Users) {
@@ -229,6 +236,7 @@ fn stopped_before_it_is_the_command(users: Users) {
     let copy = driver.ask(Work::Unpack {
         path: OsText::from(place.path().join("copy")),
         modes: UnpackModes::Umask,
+        read_only: ReadOnlyFiles::Replace,
     });
     driver.attested(copy.exec);
     driver.send_message(&ToInit::Go { exec: copy.exec });
@@ -314,8 +322,7 @@ fn copies(users: Users) {
     let path = |name: &str| OsText::from(place.path().join(name));
     let (status, archive, error) = work(Work::Pack { path: path("file") }, b"");
     assert_eq!((status, error.as_str()), (ExitStatus::Code(0), ""));
-    let (status, _, error) =
-        work(Work::Unpack { path: path("copy"), modes: UnpackModes::Umask }, &archive);
+    let (status, _, error) = work(unpack(path("copy")), &archive);
     assert_eq!((status, error.as_str()), (ExitStatus::Code(0), ""));
     assert_eq!(std::fs::read(place.path().join("copy")).unwrap(), b"content");
     let (status, archive, error) = work(Work::Pack { path: path("a\nb") }, b"");
@@ -345,4 +352,8 @@ fn nothing_grows(users: Users) {
     assert_eq!(driver.open_files(), before.0);
     assert!(driver.resident_kib() <= before.1 + 256, "{} from {}", driver.resident_kib(), before.1);
     eprintln!("{rounds} commands, {each:?} each, this end included");
+}
+
+fn unpack(path: OsText) -> Work {
+    Work::Unpack { path, modes: UnpackModes::Umask, read_only: ReadOnlyFiles::Replace }
 }

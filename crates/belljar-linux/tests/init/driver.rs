@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use belljar_linux::sys::process::{
     Child, CloneFlags, Forked, arrange_descriptors, clone, current_executable, exec_path, exit_now,
 };
+use belljar_spec::denied_call::{DeniedCall, DeniedCallCount};
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{
-    Arrival, AttestationKind, Descendants, ExecRequest, Flow, FrameKey, FromInit, InitSetup,
-    LauncherHello, Mux, PROTOCOL_MAX, PROTOCOL_MIN, ResumeClient, ResumeKey, Side, Stdio, ToInit,
-    Work,
+    Arrival, AttestationKind, Descendants, ExecRequest, Flow, FrameKey, FrameVersion, FromInit,
+    InitSetup, LauncherHello, Mux, PROTOCOL_MAX, PROTOCOL_MIN, ResumeClient, ResumeKey, Side,
+    Stdio, ToInit, Work,
 };
 use belljar_spec::{ExitStatus, OsText, User};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -68,7 +69,17 @@ impl Driver {
         let init = start_init(users, inside, None);
         rustix::io::ioctl_fionbio(&channel, true).unwrap();
         let mut driver = Self::new(init, channel);
-        driver.greet(ports, None);
+        driver.greet(ports, None, "command");
+        driver
+    }
+
+    /// Refused calls of the commands are counted.
+    pub(crate) fn traced(users: Users) -> Self {
+        let (channel, inside) = pair();
+        let init = start_init(users, inside, None);
+        rustix::io::ioctl_fionbio(&channel, true).unwrap();
+        let mut driver = Self::new(init, channel);
+        driver.greet(&[], None, "command_traced");
         driver
     }
 
@@ -79,7 +90,7 @@ impl Driver {
         let mut driver = Self::new(init, hand_over_link(&source));
         driver.source = Some(source);
         driver.mux.keep_unacknowledged();
-        driver.greet(&[], Some(lease));
+        driver.greet(&[], Some(lease), "command");
         driver
     }
 
@@ -148,7 +159,7 @@ impl Driver {
         }
     }
 
-    fn greet(&mut self, ports: &[u16], lease: Option<Duration>) {
+    fn greet(&mut self, ports: &[u16], lease: Option<Duration>, filter: &str) {
         self.send_message(&ToInit::Hello(LauncherHello {
             min: PROTOCOL_MIN,
             max: PROTOCOL_MAX,
@@ -158,16 +169,31 @@ impl Driver {
             lease_ms: lease.map(|lease| lease.as_millis() as u64),
         }));
         self.mux.rekey(&FrameKey::new([7; 32]));
+        self.mux.use_version(FrameVersion::V2);
         self.send_message(&ToInit::Setup(InitSetup {
             user: User { uid: 1000, gid: 1000 },
             rlimits: Vec::new(),
-            filter: "command".to_owned(),
+            filter: filter.to_owned(),
             writable: vec![OsText::from("/")],
             write_check: Vec::new(),
             listen: ports.to_vec(),
             deadline_ms: None,
         }));
         self.wait_for("the hello", |message| matches!(message, FromInit::Hello(_)));
+    }
+
+    /// Every refused call that PID 1 has reported so far, and in how many messages.
+    pub(crate) fn denied(&mut self) -> (BTreeMap<DeniedCall, u64>, usize) {
+        let (mut all, mut messages) = (BTreeMap::new(), 0);
+        for message in &self.messages {
+            if let FromInit::CallsDenied { calls } = message {
+                messages += 1;
+                for DeniedCallCount { call, count } in calls {
+                    *all.entry(call.clone()).or_default() += count;
+                }
+            }
+        }
+        (all, messages)
     }
 
     /// PID 1's number, here.

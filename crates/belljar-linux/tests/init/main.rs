@@ -7,10 +7,12 @@
     reason = "a test"
 )]
 
+mod caller;
 mod cases;
 mod connections;
 mod driver;
 mod links;
+mod traced;
 
 use std::process::ExitCode;
 
@@ -22,6 +24,9 @@ fn main() -> ExitCode {
         return ExitCode::from(code as u8);
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let Some((caller::ARGUMENT, words)) = arguments.split_first().map(|(a, b)| (a.as_str(), b)) {
+        return caller::run(words);
+    }
     let has = |name: &str| arguments.iter().any(|given| given == name);
     let wanted: Vec<&String> =
         arguments.iter().filter(|argument| !argument.starts_with('-')).collect();

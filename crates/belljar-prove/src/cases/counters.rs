@@ -38,7 +38,7 @@ struct Counter {
     allowance: fn() -> Allowance,
     /// More than this takes too long, and too much of the machine.
     most: u64,
-    control: Control,
+    control: CounterControl,
 }
 
 enum Allowance {
@@ -47,7 +47,7 @@ enum Allowance {
 }
 
 /// How the same is shown without a sandbox and without taking it from anybody.
-enum Control {
+enum CounterControl {
     /// By a lower limit of its own.
     Limited(&'static str),
     /// As an unused uid, which needs root: there is no limit to lower.
@@ -58,43 +58,43 @@ const INSTANCES: Counter = Counter {
     kind: "inotify-instances",
     allowance: || knob("/proc/sys/user/max_inotify_instances"),
     most: MAX_COUNT,
-    control: Control::Limited("8"),
+    control: CounterControl::Limited("8"),
 };
 const WATCHES: Counter = Counter {
     kind: "inotify-watches",
     allowance: || knob("/proc/sys/user/max_inotify_watches"),
     most: MAX_COUNT,
-    control: Control::Limited("64"),
+    control: CounterControl::Limited("64"),
 };
 const SIGNALS: Counter = Counter {
     kind: "pending-signals",
     allowance: || rlimit(Resource::Sigpending),
     most: MAX_COUNT,
-    control: Control::Limited("16"),
+    control: CounterControl::Limited("16"),
 };
 const IN_FLIGHT: Counter = Counter {
     kind: "descriptors-in-flight",
     allowance: || rlimit(Resource::Nofile),
     most: MAX_COUNT,
-    control: Control::Limited("300"),
+    control: CounterControl::Limited("300"),
 };
 const EPOLL: Counter = Counter {
     kind: "epoll-watches",
     allowance: || knob("/proc/sys/fs/epoll/max_user_watches"),
     most: MAX_COUNT,
-    control: Control::AsNobodyElse,
+    control: CounterControl::AsNobodyElse,
 };
 const QUEUES: Counter = Counter {
     kind: "message-queues",
     allowance: || rlimit(Resource::Msgqueue),
     most: MAX_COUNT,
-    control: Control::Limited("200000"),
+    control: CounterControl::Limited("200000"),
 };
 const LOCKED: Counter = Counter {
     kind: "locked-memory",
     allowance: || rlimit(Resource::Memlock),
     most: MAX_BYTES,
-    control: Control::Limited("131072"),
+    control: CounterControl::Limited("131072"),
 };
 
 fn knob(path: &str) -> Allowance {
@@ -135,15 +135,15 @@ fn use_up(testbed: &TestBed, counter: &Counter) -> Result<Verdict, TestBedError>
         return starved(testbed, counter, taken);
     }
     let (what, control) = match counter.control {
-        Control::Limited(limit) => {
+        CounterControl::Limited(limit) => {
             let argv = ["take", kind, "100000", "0", limit];
             ("with a limit", testbed.outside(Unprotected::MappedScratch, argv)?.report()?)
         }
-        Control::AsNobodyElse if testbed.is_root() => {
+        CounterControl::AsNobodyElse if testbed.is_root() => {
             let argv = ["take", kind, &most, "0"];
             ("as another user", testbed.as_user(NOBODY_ELSE, argv)?.report()?)
         }
-        Control::AsNobodyElse => {
+        CounterControl::AsNobodyElse => {
             return Ok(Verdict::no_control("only root can be another user for the control"));
         }
     };
@@ -164,7 +164,8 @@ fn got_one(report: &ProbeReport) -> bool {
 /// The kernel has no limit for epoll but the user's, and an engine's containers have the limits that it gives them:
 /// there only a separate uid isolates a run.
 fn starved(testbed: &TestBed, counter: &Counter, taken: u64) -> Result<Verdict, TestBedError> {
-    let by_user_alone = matches!(counter.control, Control::AsNobodyElse) || testbed.has_image();
+    let by_user_alone =
+        matches!(counter.control, CounterControl::AsNobodyElse) || testbed.has_image();
     match testbed.promise(Clause::IdUnique, &[])? {
         Err(why) if by_user_alone => Ok(Verdict::NotPromised { why }),
         _ => Ok(Verdict::broke(format!(

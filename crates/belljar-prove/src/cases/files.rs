@@ -66,7 +66,7 @@ fn credentials(testbed: &TestBed) -> Result<Verdict, TestBedError> {
         ".docker/config.json",
         ".kube/config",
     ];
-    let canary = testbed.word()?;
+    let canary = testbed.unique_name()?;
     let mut paths: Vec<PathBuf> = Vec::new();
     let mut texts: Vec<String> = Vec::new();
     for name in planted {

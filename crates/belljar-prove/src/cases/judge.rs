@@ -85,7 +85,7 @@ pub(super) fn judge(
     Verdict::held(summary(inside))
 }
 
-/// Something of the host's that was met inside. It is told by what it is, or by a text that only the host has:
+/// Something of the host's that was met inside. It is recognised by its identity, or by a text that only the host has:
 /// what an image has under the same name is nobody's secret, whatever the attempt on it answered.
 pub(super) fn hosts_own(
     inside: &ProbeReport,

@@ -178,7 +178,7 @@ fn conditions(testbed: &TestBed) -> Result<Verdict, TestBedError> {
             refused_anyway += 1; // that kernel's own answer
         } else if !call.denied && inside.answer == EPERM {
             return Err(TestBedError::Unexpected(format!(
-                "{} is refused, and no rule says so",
+                "{} is refused, and no rule refuses it",
                 inside.what
             )));
         }

@@ -42,11 +42,11 @@ fn still_counts(file: &Path) -> bool {
 }
 
 /// The verdict if a process of the run is left, or was never there.
-fn left_behind(word: &str, file: &Path) -> Option<Verdict> {
+fn left_behind(marker: &str, file: &Path) -> Option<Verdict> {
     if !file.exists() {
         return Some(Verdict::no_control("inside, it never got to work"));
     }
-    let left = wait_until_none(word, Duration::from_secs(1));
+    let left = wait_until_none(marker, Duration::from_secs(1));
     if !left.is_empty() {
         left.iter().for_each(|pid| signal(*pid, Signal::KILL));
         return Some(Verdict::broke(format!("{} processes are left", left.len())));
@@ -55,18 +55,18 @@ fn left_behind(word: &str, file: &Path) -> Option<Verdict> {
 }
 
 fn ignore_signals(testbed: &TestBed) -> Result<Verdict, TestBedError> {
-    let (workspace, word) = (testbed.workspace()?, testbed.word()?);
-    let probe = Run::of(&workspace, "stubborn").args(["30000", &word, "/workspace/beats"]);
+    let (workspace, marker) = (testbed.workspace()?, testbed.unique_name()?);
+    let probe = Run::of(&workspace, "stubborn").args(["30000", &marker, "/workspace/beats"]);
     let run = ["--timeout", "500ms", "--stop-timeout", "500ms"]
         .iter()
         .fold(probe, |run, flag| run.flag(flag));
     let mut running = testbed.start_inside(&run)?;
     // From its first output on: the start does not count.
-    let spoke = running.hear("ready").is_ok();
+    let was_ready = running.wait_for_line("ready").is_ok();
     let since = Instant::now();
     let seen = running.end()?.started()?;
-    let took = if spoke { since.elapsed() } else { seen.took };
-    if let Some(verdict) = left_behind(&word, &workspace.join("beats")) {
+    let took = if was_ready { since.elapsed() } else { seen.took };
+    if let Some(verdict) = left_behind(&marker, &workspace.join("beats")) {
         return Ok(verdict);
     }
     if seen.code != Some(124) {
@@ -77,10 +77,10 @@ fn ignore_signals(testbed: &TestBed) -> Result<Verdict, TestBedError> {
         return Ok(Verdict::broke(format!("it ended after {} ms", took.as_millis())));
     }
     let beats = testbed.place()?.join("beats");
-    let argv = ["stubborn".as_ref(), "30000".as_ref(), word.as_ref(), beats.as_os_str()];
+    let argv = ["stubborn".as_ref(), "30000".as_ref(), marker.as_ref(), beats.as_os_str()];
     let mut control =
         Running::start(&mut testbed.control(Unprotected::Directly, argv), "the control")?;
-    control.hear("ready")?;
+    control.wait_for_line("ready")?;
     signal(control.pid(), Signal::TERM);
     std::thread::sleep(Duration::from_millis(300));
     if !control.is_alive() || !still_counts(&beats) {
@@ -90,19 +90,19 @@ fn ignore_signals(testbed: &TestBed) -> Result<Verdict, TestBedError> {
 }
 
 fn daemonize(testbed: &TestBed) -> Result<Verdict, TestBedError> {
-    let (workspace, word) = (testbed.workspace()?, testbed.word()?);
-    let run = Run::of(&workspace, "daemonize").args(["20000", &word, "/workspace/beats"]);
+    let (workspace, marker) = (testbed.workspace()?, testbed.unique_name()?);
+    let run = Run::of(&workspace, "daemonize").args(["20000", &marker, "/workspace/beats"]);
     testbed.inside(&run)?.report()?;
-    if let Some(verdict) = left_behind(&word, &workspace.join("beats")) {
+    if let Some(verdict) = left_behind(&marker, &workspace.join("beats")) {
         return Ok(verdict);
     }
     let beats = testbed.place()?.join("beats");
-    let argv = ["daemonize".as_ref(), "20000".as_ref(), word.as_ref(), beats.as_os_str()];
+    let argv = ["daemonize".as_ref(), "20000".as_ref(), marker.as_ref(), beats.as_os_str()];
     testbed.outside(Unprotected::Directly, argv)?.report()?;
     let counts = still_counts(&beats);
-    let left = wait_until_none(&word, Duration::from_millis(100));
+    let left = wait_until_none(&marker, Duration::from_millis(100));
     left.iter().for_each(|pid| signal(*pid, Signal::KILL));
-    let stayed = wait_until_none(&word, Duration::from_secs(2));
+    let stayed = wait_until_none(&marker, Duration::from_secs(2));
     if left.is_empty() || !stayed.is_empty() || !counts {
         return Ok(Verdict::no_control("outside, no process was left either"));
     }

@@ -41,7 +41,7 @@ fn led_there(seen: &ProcessOutput, outside: &ProbeReport, canary: &str) -> Optio
 
 fn manifest_link(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     let outside = testbed.place()?;
-    let canary = format!("{} outside of the tree\n", testbed.word()?);
+    let canary = format!("{} outside of the tree\n", testbed.unique_name()?);
     testbed.file(&outside.join("secret"), &canary)?;
     let secret = outside.join("secret");
     let host =
@@ -118,7 +118,7 @@ const SECRET: &str = "PROVE_SECRET";
 fn written_before(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     let written = testbed.workspace()?;
     let own = testbed.place()?;
-    let canary = testbed.word()?;
+    let canary = testbed.unique_name()?;
     let backwards: String = canary.chars().rev().collect();
     let manifest = format!("[sandbox]\npass_env = [\"{SECRET}\"]\n");
     for (name, text) in [("ops.toml", &manifest), ("run.env", &format!("{SECRET}\n"))] {

@@ -168,12 +168,12 @@ fn sibling(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     };
     let address = format!("tcp:127.0.0.1:{port}");
     let mut server = testbed.start_inside(&Run::of(&workspace, "listen").args([&port, "20000"]))?;
-    server.hear("listening")?;
+    server.wait_for_line("listening")?;
     let inside =
         testbed.inside(&Run::of(&workspace, "connect").args(["given", &address]))?.report()?;
     let from_host =
         testbed.outside(Unprotected::Directly, ["connect", "given", &address])?.report()?;
-    let (was_there, was_reached) = (server.is_alive(), server.has_said("accepted"));
+    let (was_there, was_reached) = (server.is_alive(), server.has_printed("accepted"));
     server.stop()?;
     if let Some(verdict) =
         broken(&inside, &[ECONNREFUSED]).or_else(|| broken(&from_host, &[ECONNREFUSED]))
@@ -185,12 +185,12 @@ fn sibling(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     }
     let mut command = testbed.control(Unprotected::Directly, ["listen", &port, "20000"]);
     let mut server = crate::testbed::Running::start(&mut command, "the control's server")?;
-    server.hear("listening")?;
+    server.wait_for_line("listening")?;
     let control =
         testbed.outside(Unprotected::Directly, ["connect", "given", &address])?.report()?;
     if !was_there || control.answer(&address) != Some(AttemptResult::Succeeded) {
         return Ok(Verdict::no_control("outside, the server was not reached either"));
     }
-    server.hear("accepted")?;
+    server.wait_for_line("accepted")?;
     Ok(Verdict::held(summary(&inside)))
 }

@@ -179,7 +179,7 @@ fn new_namespaces(testbed: &TestBed) -> Result<Verdict, TestBedError> {
 
 fn privileges(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     let workspace = testbed.workspace()?;
-    let marker = testbed.word()?;
+    let marker = testbed.unique_name()?;
     let mut run = testbed.start_inside(&Run::of(&workspace, "facts").arg("20000").arg(&marker))?;
     let report = run.report()?;
     let on_host = host_ids(&marker);
@@ -245,7 +245,7 @@ fn host_ids(marker: &str) -> OnHost {
     let mut found = OnHost::Nothing;
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        if !line.split(|byte| *byte == 0).any(|word| word == marker.as_bytes()) {
+        if !line.split(|byte| *byte == 0).any(|argument| argument == marker.as_bytes()) {
             continue;
         }
         if !line.starts_with(b"/workspace/probe\0") {

@@ -35,7 +35,7 @@ fn mount_race(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     symlink(&secrets, workspace.join("link")).map_err(TestBedError::io("make a link"))?;
     let flipper = Run::of(&workspace, "flip").args(["/workspace/sub", "/workspace/link", "60000"]);
     let mut flipper = testbed.start_inside(&flipper)?;
-    flipper.hear("flipping")?;
+    flipper.wait_for_line("flipping")?;
     let source = workspace.join("sub");
     let on_source = || {
         Run::without_workspace(testbed, "read")

@@ -68,7 +68,7 @@ impl Sibling {
         let folder =
             new.ok_or_else(|| TestBedError::Unexpected("a run has left no folder".to_owned()))?;
         let secret = folder.join("home/secret");
-        let text = format!("{} of the sibling\n", testbed.word()?);
+        let text = format!("{} of the sibling\n", testbed.unique_name()?);
         testbed.file(&secret, &text)?;
         Ok(Self { runs, folder, secret, text })
     }

@@ -113,7 +113,7 @@ fn in_workspace(testbed: &TestBed) -> Result<Verdict, TestBedError> {
 
 fn abstract_socket(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     let workspace = testbed.workspace()?;
-    let name = testbed.word()?;
+    let name = testbed.unique_name()?;
     let listener = Listener::on_abstract_name(&name)?;
     let address = format!("@{name}");
     let inside = testbed.inside(&Run::of(&workspace, "connect-unix").arg(&address))?.report()?;

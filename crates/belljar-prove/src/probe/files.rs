@@ -84,10 +84,10 @@ pub(super) fn read_through_proc(args: &Arguments<'_>) -> Probed {
     for pid in &pids {
         for path in args.all() {
             let relative = Path::new(path).strip_prefix("/").unwrap_or(Path::new(path));
-            for way in ["root", "cwd", "task"] {
-                let through = match way {
+            for link in ["root", "cwd", "task"] {
+                let through = match link {
                     "task" => PathBuf::from(format!("/proc/{pid}/task/{pid}/root")).join(relative),
-                    way => PathBuf::from(format!("/proc/{pid}/{way}")).join(relative),
+                    link => PathBuf::from(format!("/proc/{pid}/{link}")).join(relative),
                 };
                 report.answered(through.to_string_lossy(), read_one(&through));
                 report.met(&through);
@@ -232,7 +232,7 @@ pub(super) fn setuid(args: &Arguments<'_>) -> Probed {
     Ok(report)
 }
 
-/// Changes what is in a file that has a bit already, by a way that keeps the bit.
+/// Changes what is in a file that has a bit already, by a method that keeps the bit.
 pub(super) fn rewrite(args: &Arguments<'_>) -> Probed {
     let mut report = ProbeReport::default();
     for path in args.all() {

@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const MAX_HEAD: usize = 16 * 1024;
 
 /// How the server is reached.
-struct Target {
+struct MeasureTarget {
     /// The server, or what stands before it.
     at: SocketAddr,
     /// Asked for by CONNECT, if it is a proxy.
@@ -27,13 +27,13 @@ struct Target {
 /// COUNT` or `hold COUNT MILLISECONDS`.
 pub(super) fn measure(args: &Arguments<'_>) -> Probed {
     let at = args.text(0, "an address")?.parse();
-    let word = |at: usize, none: &str, what: &'static str| {
-        args.text(at, what).map(|word| (word != none).then(|| word.to_owned()))
+    let optional = |at: usize, none: &str, what: &'static str| {
+        args.text(at, what).map(|text| (text != none).then(|| text.to_owned()))
     };
-    let target = Target {
+    let target = MeasureTarget {
         at: at.map_err(|_| ProbeError::Argument("an address"))?,
-        tunnel: word(1, "straight", "straight or an authority")?,
-        name: word(2, "plain", "plain or a name")?,
+        tunnel: optional(1, "straight", "straight or an authority")?,
+        name: optional(2, "plain", "plain or a name")?,
     };
     let count = args.number(4, "a count")?;
     let mut report = ProbeReport::default();
@@ -52,7 +52,7 @@ pub(super) fn measure(args: &Arguments<'_>) -> Probed {
     Ok(report)
 }
 
-impl Target {
+impl MeasureTarget {
     fn open(&self) -> io::Result<Line> {
         let mut socket = TcpStream::connect_timeout(&self.at, PATIENCE)?;
         socket.set_nodelay(true)?;
@@ -62,7 +62,7 @@ impl Target {
             socket.write_all(ask.as_bytes())?;
             let head = head(&mut socket)?;
             if head.split(' ').nth(1) != Some("200") {
-                return Err(io::Error::other(format!("the proxy said {head:?}")));
+                return Err(io::Error::other(format!("the proxy answered {head:?}")));
             }
         }
         match &self.name {
@@ -90,7 +90,7 @@ fn head(from: &mut impl Read) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&head).into_owned())
 }
 
-fn download(target: &Target, wanted: u64, report: &mut ProbeReport) -> io::Result<()> {
+fn download(target: &MeasureTarget, wanted: u64, report: &mut ProbeReport) -> io::Result<()> {
     let mut line = target.open()?;
     let began = Instant::now();
     line.write_all(target.ask(&format!("/zeros/{wanted}")).as_bytes())?;
@@ -124,7 +124,7 @@ fn small(line: &mut Line, ask: &str) -> io::Result<()> {
     Ok(())
 }
 
-fn requests(target: &Target, count: u64, report: &mut ProbeReport) -> io::Result<()> {
+fn requests(target: &MeasureTarget, count: u64, report: &mut ProbeReport) -> io::Result<()> {
     let mut line = target.open()?;
     let ask = target.ask("/small");
     small(&mut line, &ask)?;
@@ -138,7 +138,7 @@ fn requests(target: &Target, count: u64, report: &mut ProbeReport) -> io::Result
     Ok(())
 }
 
-fn connections(target: &Target, count: u64, report: &mut ProbeReport) -> io::Result<()> {
+fn connections(target: &MeasureTarget, count: u64, report: &mut ProbeReport) -> io::Result<()> {
     let ask = target.ask("/small");
     small(&mut target.open()?, &ask)?;
     let mut times = Vec::new();
@@ -160,7 +160,7 @@ fn percentiles(mut times: Vec<Duration>, report: &mut ProbeReport) {
 }
 
 /// All of them, each used once.
-fn hold(target: &Target, count: u64) -> io::Result<Vec<Line>> {
+fn hold(target: &MeasureTarget, count: u64) -> io::Result<Vec<Line>> {
     let ask = target.ask("/small");
     let mut held = Vec::new();
     for _ in 0..count {

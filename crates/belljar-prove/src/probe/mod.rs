@@ -88,7 +88,7 @@ fn run(argv: &[OsString]) -> i32 {
         _ => {}
     }
     match probe(&name, &args) {
-        Ok(report) => say(&report),
+        Ok(report) => print_report(&report),
         Err(error) => failed(&error),
     }
 }
@@ -182,7 +182,7 @@ fn probe(name: &str, args: &Arguments<'_>) -> Probed {
 }
 
 /// Starts on a line of its own: a probe may have written to its output before.
-fn say(report: &ProbeReport) -> i32 {
+fn print_report(report: &ProbeReport) -> i32 {
     let Ok(line) = serde_json::to_string(report) else { return 1 };
     let mut out = std::io::stdout();
     match writeln!(out, "\n{line}").and_then(|()| out.flush()) {
@@ -194,7 +194,7 @@ fn say(report: &ProbeReport) -> i32 {
 /// Prints the report so far, and keeps running to be inspected.
 fn say_and_stay(report: &ProbeReport, milliseconds: u64) {
     if milliseconds > 0 {
-        say(report);
+        print_report(report);
         std::thread::sleep(std::time::Duration::from_millis(milliseconds.min(20_000)));
     }
 }

@@ -61,7 +61,7 @@ pub(super) fn connect(args: &Arguments<'_>) -> Probed {
             _ => outcome(send(address)),
         };
         let mut result = reach();
-        // An address that was just given is there before the way to it is.
+        // An address that was just given is there before the route to it is.
         while own && result == Err(Errno::NETUNREACH) && began.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(20));
             result = reach();

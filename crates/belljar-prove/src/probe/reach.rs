@@ -12,7 +12,7 @@ use crate::probe_report::ProbeReport;
 
 /// `MILLISECONDS FILE…`: takes a lease on each, and stays.
 pub(super) fn lease(args: &Arguments<'_>) -> Probed {
-    // How a holder is told that somebody waits. It would end, and with it the lease.
+    // The signal to a holder that another process waits. It would end, and with it the lease.
     attempt::ignore_signal(libc::SIGIO);
     let mut report = ProbeReport::default();
     let mut held = Vec::new();

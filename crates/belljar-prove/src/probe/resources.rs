@@ -112,7 +112,7 @@ pub(super) fn raise_memory(args: &Arguments<'_>) -> Probed {
         }
     }
     // Now, since the kernel may end us at any moment from here on.
-    super::say(&report);
+    super::print_report(&report);
     let filled = fill(most);
     report.fact("mebibytes", filled);
     Ok(report)

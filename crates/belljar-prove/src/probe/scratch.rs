@@ -94,8 +94,8 @@ fn try_scratch(args: &Arguments<'_>, run: fn(&[OsString]) -> i32) -> Result<i32,
 
 /// The control's own view: mounts that do not travel, processes of its own, loopback up.
 fn settle(go: &OwnedFd) -> Result<(), ProbeError> {
-    let mut word = [0];
-    rustix::io::read(go, &mut word).map_err(ProbeError::step("wait for the maps"))?;
+    let mut byte = [0];
+    rustix::io::read(go, &mut byte).map_err(ProbeError::step("wait for the maps"))?;
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(ProbeError::step("ask to die with the parent"))?;
     rustix::process::setsid().map_err(ProbeError::step("start a session"))?;

@@ -71,7 +71,8 @@ pub(super) fn other_modes(_: &Arguments<'_>) -> Probed {
     const X32: i64 = 0x4000_0000;
     let mut report = ProbeReport::default();
     report.answered("32-bit", in_child(attempt::call_in_32_bit_mode));
-    let marked = || seccomp::install(MARKED).and_then(|()| attempt::call_in_32_bit_mode());
+    let marked =
+        || seccomp::install(&MARKED.instructions()).and_then(|()| attempt::call_in_32_bit_mode());
     report.answered("32-bit, marked", in_child(marked));
     report.answered("x32", in_child(|| attempt::by_number(X32 | libc::SYS_getpid, [0; 6])));
     Ok(report)

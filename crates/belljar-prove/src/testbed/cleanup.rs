@@ -41,8 +41,8 @@ impl CleanupProcess {
         let mut process = command.spawn().map_err(failed())?;
         let hold = process.stdin.take();
         // Before it has left our session, a signal to us would end it too.
-        let mut word = [0; 1];
-        let ready = process.stdout.take().map(|mut out| out.read_exact(&mut word));
+        let mut byte = [0; 1];
+        let ready = process.stdout.take().map(|mut out| out.read_exact(&mut byte));
         ready.unwrap_or(Ok(())).map_err(failed())?;
         Ok(Self { root: root.to_owned(), process, hold })
     }

@@ -69,7 +69,7 @@ impl Listener {
         Self { accepted, stop, thread: Some(thread) }
     }
 
-    /// How many came so far; one that has just connected may still be on its way.
+    /// How many came so far; one that has just connected may not be counted yet.
     pub(crate) fn accepted(&self) -> u32 {
         std::thread::sleep(Duration::from_millis(20));
         self.accepted.load(Ordering::Relaxed)
@@ -116,12 +116,12 @@ impl Drop for Sleeper {
 }
 
 /// The host's processes with this argument.
-pub(crate) fn with_argument(word: &str) -> Vec<u32> {
+pub(crate) fn with_argument(wanted: &str) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|pid| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.split(|byte| *byte == 0).any(|argument| argument == word.as_bytes())
+        line.split(|byte| *byte == 0).any(|argument| argument == wanted.as_bytes())
     })
     .collect()
 }

@@ -31,7 +31,7 @@ impl MemoryGroup {
             disk: None,
             stop_timeout: Duration::ZERO,
         };
-        match Group::make(&available, &testbed.word()?, &limits) {
+        match Group::make(&available, &testbed.unique_name()?, &limits) {
             Ok(Some(group)) => Ok(Ok(Self(group))),
             Ok(None) => Ok(Err("no control group can be made".to_owned())),
             Err(error) => Ok(Err(belljar_spec::text::error_chain(&error))),

@@ -195,7 +195,7 @@ impl TestBed {
     }
 
     /// A unique argument, to find processes by.
-    pub(crate) fn word(&self) -> Result<String, TestBedError> {
+    pub(crate) fn unique_name(&self) -> Result<String, TestBedError> {
         let place = self.place()?;
         let name = place.strip_prefix(&self.root).unwrap_or(&place).display().to_string();
         let testbed = self.root.file_name().unwrap_or_default().to_string_lossy().into_owned();

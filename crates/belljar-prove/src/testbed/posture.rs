@@ -30,12 +30,12 @@ impl Posture {
             let promised = &report["plan"]["posture"][clause.name()];
             let is_held = match promised["status"].as_str() {
                 Some("enforced") => Ok(()),
-                Some(word) => {
+                Some(status) => {
                     let why = promised["why"].as_str().unwrap_or_default();
-                    Err(format!("{clause} is {word} here: {why}"))
+                    Err(format!("{clause} is {status} here: {why}"))
                 }
                 None => {
-                    let error_text = format!("the plan says nothing about {clause}");
+                    let error_text = format!("the plan does not contain {clause}");
                     return Err(TestBedError::NoPlan { error_text });
                 }
             };
@@ -47,7 +47,7 @@ impl Posture {
     }
 
     /// Or every start is refused for that reason, and shows nothing about any other. What a missing
-    /// clause comes to is told by the cases about it.
+    /// clause comes to is shown by the cases about it.
     pub(super) fn waivers(&self) -> impl Iterator<Item = String> {
         self.missing
             .iter()
@@ -111,8 +111,8 @@ mod tests {
 
     use super::*;
 
-    fn report(word: &str) -> Value {
-        let entry = json!({ "status": word, "why": "of a test" });
+    fn report(status: &str) -> Value {
+        let entry = json!({ "status": status, "why": "of a test" });
         let all: serde_json::Map<String, Value> =
             Clause::ALL.iter().map(|clause| (clause.name().to_owned(), entry.clone())).collect();
         json!({ "plan": { "posture": all }, "missing": [{ "clause": "fs.sockets" }] })

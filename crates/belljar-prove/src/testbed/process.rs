@@ -105,8 +105,8 @@ impl Running {
     }
 
     /// Waits for a text in its output.
-    pub(crate) fn hear(&mut self, word: &str) -> Result<(), TestBedError> {
-        self.wait_for(word, |output| contains(output, word).then_some(()))
+    pub(crate) fn wait_for_line(&mut self, text: &str) -> Result<(), TestBedError> {
+        self.wait_for(text, |output| contains(output, text).then_some(()))
     }
 
     /// Waits for the report of a probe that keeps running.
@@ -114,13 +114,13 @@ impl Running {
         self.wait_for("what it has to tell", report_in)
     }
 
-    pub(crate) fn has_said(&self, word: &str) -> bool {
-        contains(&self.stdout.so_far(), word)
+    pub(crate) fn has_printed(&self, text: &str) -> bool {
+        contains(&self.stdout.so_far(), text)
     }
 
     fn wait_for<T>(
         &mut self,
-        word: &str,
+        text: &str,
         find: impl Fn(&[u8]) -> Option<T>,
     ) -> Result<T, TestBedError> {
         let until = Instant::now() + super::LIMIT / 2;
@@ -132,11 +132,11 @@ impl Running {
             if !is_alive {
                 let error_text = String::from_utf8_lossy(&self.stderr.all()).into_owned();
                 let what = self.what.to_owned();
-                return Err(TestBedError::Silent { what, end: "no word".to_owned(), error_text });
+                return Err(TestBedError::Silent { what, end: "no output".to_owned(), error_text });
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        Err(TestBedError::TooLong { what: format!("{} saying {word}", self.what) })
+        Err(TestBedError::TooLong { what: format!("{} printing {text}", self.what) })
     }
 
     /// Asks it to end, and waits: a launcher then takes everything of its run away.
@@ -227,6 +227,6 @@ impl CollectedStream {
     }
 }
 
-fn contains(output: &[u8], word: &str) -> bool {
-    output.windows(word.len()).any(|window| window == word.as_bytes())
+fn contains(output: &[u8], text: &str) -> bool {
+    output.windows(text.len()).any(|window| window == text.as_bytes())
 }

@@ -7,13 +7,13 @@ use rcgen::{
     KeyUsagePurpose,
 };
 use rustls::ServerConfig;
-use rustls::crypto::aws_lc_rs;
+use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use super::WorldError;
 use super::names::{CERTIFIED, UNTRUSTED};
+use super::{WorldError, forward};
 
 /// Shows a good certificate for every name but one.
 #[derive(Debug)]
@@ -41,13 +41,14 @@ pub(super) fn make() -> Result<(Arc<ServerConfig>, String), WorldError> {
     let issuer = Issuer::new(authority, key);
 
     let key = KeyPair::generate().map_err(made)?;
-    let leaf = leaf(CERTIFIED)?.signed_by(&key, &issuer).map_err(made)?;
+    let names: Vec<&str> = CERTIFIED.iter().copied().chain(forward::names()).collect();
+    let leaf = leaf(&names)?.signed_by(&key, &issuer).map_err(made)?;
     let good = certified(leaf.der().clone(), &key)?;
     let key = KeyPair::generate().map_err(made)?;
     let own = leaf_of_nobody(&key)?;
     let bad = certified(own, &key)?;
 
-    let provider = Arc::new(aws_lc_rs::default_provider());
+    let provider = Arc::new(ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| WorldError::Certificate(error.to_string()))?
@@ -78,7 +79,7 @@ fn certified(
     key: &KeyPair,
 ) -> Result<Arc<CertifiedKey>, WorldError> {
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
-    let key = aws_lc_rs::sign::any_supported_type(&key)
+    let key = ring::sign::any_supported_type(&key)
         .map_err(|error| WorldError::Certificate(error.to_string()))?;
     Ok(Arc::new(CertifiedKey::new(vec![certificate], key)))
 }

@@ -8,6 +8,7 @@
 mod certificates;
 mod counts;
 mod dns;
+mod forward;
 mod http1;
 mod http2;
 pub mod names;
@@ -31,6 +32,8 @@ use crate::probe::PROBE;
 pub const AUTHORITY: &str = "world-ca.pem";
 /// What the servers have below `/files/`, in the world's directory.
 pub const FILES: &str = "files";
+/// In the world's directory, before it starts: names that are relayed to a Unix socket, as `NAME SOCKET` lines.
+pub const FORWARDS: &str = "forward";
 
 const READY: &str = "ready";
 pub(crate) const WORLD: &str = "world";
@@ -89,19 +92,19 @@ impl World {
         let talk = Mutex::new(Talk { to, from: BufReader::new(from) });
         let (belljar, directory) = (belljar.to_owned(), directory.to_owned());
         let mut world = Self { child, belljar, directory, talk };
-        let first = world.hear();
+        let first = world.read_reply();
         if first.as_deref().ok() == Some(READY) { Ok(world) } else { Err(world.exit_error()) }
     }
 
-    fn hear(&self) -> Result<String, WorldError> {
+    fn read_reply(&self) -> Result<String, WorldError> {
         let mut talk = self.talk.lock().unwrap_or_else(PoisonError::into_inner);
-        hear(&mut talk)
+        read_reply(&mut talk)
     }
 
-    fn ask(&self, word: &str) -> Result<String, WorldError> {
+    fn ask(&self, request: &str) -> Result<String, WorldError> {
         let mut talk = self.talk.lock().unwrap_or_else(PoisonError::into_inner);
-        writeln!(talk.to, "{word}").map_err(|error| WorldError::Gone(error.to_string()))?;
-        hear(&mut talk)
+        writeln!(talk.to, "{request}").map_err(|error| WorldError::Gone(error.to_string()))?;
+        read_reply(&mut talk)
     }
 
     fn exit_error(&mut self) -> WorldError {
@@ -117,7 +120,7 @@ impl World {
         }
     }
 
-    /// What was seen since the last reset. One that has just connected may still be on its way.
+    /// What was seen since the last reset. One that has just connected may not be counted yet.
     pub fn seen(&self) -> Result<ServerCounts, WorldError> {
         std::thread::sleep(std::time::Duration::from_millis(30));
         let line = self.ask("seen")?;
@@ -146,10 +149,10 @@ impl World {
     }
 }
 
-fn hear(talk: &mut Talk) -> Result<String, WorldError> {
+fn read_reply(talk: &mut Talk) -> Result<String, WorldError> {
     let mut line = String::new();
     match talk.from.read_line(&mut line) {
-        Ok(0) => Err(WorldError::Gone("it says nothing more".to_owned())),
+        Ok(0) => Err(WorldError::Gone("its output has ended".to_owned())),
         Ok(_) => Ok(line.trim_end().to_owned()),
         Err(error) => Err(WorldError::Gone(error.to_string())),
     }

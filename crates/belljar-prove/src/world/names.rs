@@ -3,12 +3,16 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use super::forward;
+
 /// Where allowed things are.
 pub const OK: &str = "93.184.216.34";
 /// Public as well, and never allowed.
 pub const OTHER: &str = "93.184.216.35";
 /// Of the host that has a secret.
 pub const KEEPER: &str = "93.184.216.36";
+/// Of names that are relayed to a test's own server.
+pub const FORWARDED: &str = "93.184.216.37";
 /// The operator's own network.
 pub const PRIVATE: &str = "10.1.2.3";
 pub const METADATA: &str = "169.254.169.254";
@@ -22,6 +26,11 @@ pub const CERTIFIED: &[&str] = &[
     "private.example",
     "rebind.example",
     "six.example",
+    // The services of agents.
+    "api.anthropic.com",
+    "chatgpt.com",
+    "cloudcode-pa.googleapis.com",
+    "platform.claude.com",
 ];
 
 /// Its certificate is signed by no authority.
@@ -78,9 +87,12 @@ pub(super) fn find(name: &str) -> Option<Record> {
     use Record::{Addresses, Alias, Changing, Silent, Slow};
     let only = |address: IpAddr| Some(Addresses(vec![address]));
     match name {
+        _ if forward::socket_of(name).is_some() => only(v4(FORWARDED)),
         "ok.example" | "www.ok.example" | UNTRUSTED => only(v4(OK)),
         "other.example" => only(v4(OTHER)),
         "keeper.example" => only(v4(KEEPER)),
+        "api.anthropic.com" | "chatgpt.com" | "cloudcode-pa.googleapis.com" => only(v4(KEEPER)),
+        "platform.claude.com" => only(v4(OTHER)),
         "six.example" => only(v6("2606:2800:220:1::1")),
         "rebind.example" => Some(Changing(v4(OK), v4("127.0.0.1"))),
         "slow.example" => Some(Slow(Duration::from_millis(1500), v4(OK))),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// In every answer that is an echo, so that it is known for one.
-pub(crate) const ECHO: &str = "the world heard:";
+pub(crate) const ECHO: &str = "the server received:";
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Page {

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::LazyConfigAcceptor;
 
 use super::counts::{Request, Watch};
 use super::http1::Site;
 use super::{
-    AUTHORITY, FILES, READY, WorldError, certificates, dns, http1, http2, network, open_proxy,
+    AUTHORITY, FILES, READY, WorldError, certificates, dns, forward, http1, http2, network,
+    open_proxy,
 };
 
 /// Plain, of web servers.
@@ -31,6 +32,7 @@ pub(super) fn run(directory: &Path) -> Result<(), WorldError> {
     network::make()?;
     crate::probe::raise_descriptors();
     let step = |what: &'static str| move |error: std::io::Error| WorldError::Step(what, error);
+    forward::load(directory).map_err(step("read the forwarded names"))?;
     let (config, authority) = certificates::make()?;
     std::fs::write(directory.join(AUTHORITY), authority).map_err(step("write the authority"))?;
     let watch = Watch::default();
@@ -41,7 +43,7 @@ pub(super) fn run(directory: &Path) -> Result<(), WorldError> {
         .build()
         .map_err(step("start the servers"))?;
     runtime.block_on(start(&site, config)).map_err(step("start the servers"))?;
-    control(&watch).map_err(step("hear what to do"))
+    control(&watch).map_err(step("read requests"))
 }
 
 async fn start(site: &Site, config: Arc<ServerConfig>) -> std::io::Result<()> {
@@ -56,9 +58,9 @@ async fn start(site: &Site, config: Arc<ServerConfig>) -> std::io::Result<()> {
         .await?;
     }
     for port in TLS_PORTS {
-        let (site, acceptor) = (site.clone(), TlsAcceptor::from(Arc::clone(&config)));
+        let (site, config) = (site.clone(), Arc::clone(&config));
         accept(port, site.watch.clone(), move |stream, at| {
-            tls(acceptor.clone(), stream, at, site.clone())
+            tls(Arc::clone(&config), stream, at, site.clone())
         })
         .await?;
     }
@@ -96,7 +98,7 @@ where
     Ok(())
 }
 
-async fn tls(acceptor: TlsAcceptor, stream: TcpStream, at: SocketAddr, site: Site) {
+async fn tls(config: Arc<ServerConfig>, stream: TcpStream, at: SocketAddr, site: Site) {
     let mut first = [0; 64];
     let length = stream.peek(&mut first).await.unwrap_or(0);
     if length > 0 && first[0] != TLS_HANDSHAKE {
@@ -105,7 +107,12 @@ async fn tls(acceptor: TlsAcceptor, stream: TcpStream, at: SocketAddr, site: Sit
         let (at, body) = (super::counts::spelled(at), String::new());
         return site.watch.requested(Request { at, sni: None, head, body });
     }
-    let Ok(stream) = acceptor.accept(stream).await else { return };
+    let Ok(start) = LazyConfigAcceptor::new(Default::default(), stream).await else { return };
+    if let Some(socket) = start.client_hello().server_name().and_then(forward::socket_of) {
+        let Ok(stream) = start.into_stream(http1_only(&config)).await else { return };
+        return forward::relay(stream, socket).await;
+    }
+    let Ok(stream) = start.into_stream(config).await else { return };
     let (_, session) = stream.get_ref();
     let sni = session.server_name().map(str::to_owned);
     if session.alpn_protocol() == Some(b"h2") {
@@ -113,6 +120,13 @@ async fn tls(acceptor: TlsAcceptor, stream: TcpStream, at: SocketAddr, site: Sit
     } else {
         http1::serve(stream, at, sni, &site).await;
     }
+}
+
+/// A server behind a socket gets the bytes as they are, so the protocol cannot depend on the client.
+fn http1_only(config: &ServerConfig) -> Arc<ServerConfig> {
+    let mut config = config.clone();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Arc::new(config)
 }
 
 /// One command per line: `seen` returns a line of JSON, `reset` clears the counts.

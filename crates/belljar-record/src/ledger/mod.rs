@@ -28,7 +28,7 @@ pub struct Ledger {
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
     #[error(
-        "the ledger {path} is damaged; make it anew from the records with: belljar reconcile \
+        "the ledger {path} is damaged; rebuild it from the records with: belljar reconcile \
          --rebuild-ledger", path = .path.display()
     )]
     Corrupt {
@@ -41,13 +41,13 @@ pub enum LedgerError {
          it; use that one, or set BELLJAR_HOME to another directory", path = .path.display()
     )]
     Newer { path: PathBuf, found: i64, known: i64 },
-    #[error("cannot make or open the ledger {path}; look at its mode and at the disk", path = .path.display())]
+    #[error("cannot make or open the ledger {path}; check its permissions and the free disk space", path = .path.display())]
     Open {
         path: PathBuf,
         #[source]
         error: std::io::Error,
     },
-    #[error("cannot read or write the ledger {path}; look at its mode and at the disk", path = .path.display())]
+    #[error("cannot read or write the ledger {path}; check its permissions and the free disk space", path = .path.display())]
     Sqlite {
         path: PathBuf,
         #[source]

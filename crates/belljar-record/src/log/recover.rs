@@ -33,12 +33,30 @@ pub struct Recovered {
     pub stop_ms: Option<u64>,
     /// What was read back at the gate.
     pub attestation: Option<Value>,
+    /// What the run changed, in full; `run.stop` has it in brief.
+    pub workspace: Option<Value>,
 }
 
 impl EventLog {
     /// The longest part from the beginning that holds together is kept, the rest is cut off. New
     /// events follow the last one that is kept.
     pub fn reopen(directory: &Path, key: RunKey) -> Result<(Self, Recovered), LogError> {
+        Self::open_again(directory, key, Behind::Cut)
+    }
+
+    /// The same for a log that ended: nothing may stand behind its last event, and nothing is changed.
+    pub(crate) fn reopen_ended(
+        directory: &Path,
+        key: RunKey,
+    ) -> Result<(Self, Recovered), LogError> {
+        Self::open_again(directory, key, Behind::Refused)
+    }
+
+    fn open_again(
+        directory: &Path,
+        key: RunKey,
+        behind: Behind,
+    ) -> Result<(Self, Recovered), LogError> {
         let path = directory.join(EVENTS);
         let io = |step| {
             let path = path.clone();
@@ -76,20 +94,32 @@ impl EventLog {
         if is_changed {
             return Err(LogError::NotOurs { path });
         }
+        let length = file.metadata().map_err(io(LogStep::Read))?.len();
+        if behind == Behind::Refused && (tail != Tail::Torn || length != end) {
+            return Err(LogError::NotOurs { path });
+        }
         if tail != Tail::Torn {
             set_aside(&file, end, directory).map_err(io(LogStep::Cut))?;
         }
-        let length = file.metadata().map_err(io(LogStep::Read))?.len();
         recovered.cut_bytes = length.saturating_sub(end);
         if recovered.cut_bytes > 0 {
             rustix::fs::ftruncate(&file, end).map_err(|e| io(LogStep::Cut)(e.into()))?;
         }
         let mut log = Self::over(path.clone(), file, key, head, end);
         log.clock_base -= recovered.elapsed();
-        // On a full disk it fails with the next write, which leaves the way of the last event open.
-        let _ = log.reserve.extend(&log.file, end);
+        if behind == Behind::Cut {
+            // On a full disk it fails with the next write, which leaves the way of the last event open.
+            let _ = log.reserve.extend(&log.file, end);
+        }
         Ok((log, recovered))
     }
+}
+
+/// What becomes of bytes behind the last event that holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Behind {
+    Cut,
+    Refused,
 }
 
 /// What stands behind the last event that holds.
@@ -152,6 +182,7 @@ impl Recovered {
             EventKind::SandboxAttested => {
                 self.attestation = event.data.get("attestation").cloned();
             }
+            EventKind::WorkspaceChanged => self.workspace = Some(event.data),
             EventKind::RunStop => {
                 self.has_stop = true;
                 self.stop_ms = written_ms;

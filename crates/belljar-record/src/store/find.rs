@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use belljar_spec::text::escape;
-use belljar_spec::{Lookup, MIN_QUERY, RunId, look_up};
+use belljar_spec::{Lookup, MIN_QUERY, RunId, look_up, may_be_id};
 
-use super::{ListError, RunInfo, every_id, info};
+use super::{ListError, RunInfo, Summary, every_id, ids_in, info};
 use crate::home::Home;
 use crate::ledger::{Ledger, LedgerError};
 
@@ -51,6 +51,9 @@ fn ambiguous(query: &str, matches: &[RunInfo]) -> String {
 /// The run that `query` means: an id; a name, for its live run or else its newest; a head or a tail
 /// of an id that no other run has.
 pub fn find(home: &Home, query: &str) -> Result<RunInfo, FindError> {
+    if let Some(run) = live(home, query) {
+        return Ok(run);
+    }
     let until = Instant::now() + SETTLE_TIMEOUT;
     loop {
         match look(home, query) {
@@ -64,6 +67,25 @@ pub fn find(home: &Home, query: &str) -> Result<RunInfo, FindError> {
             found => return found,
         }
     }
+}
+
+/// The live run of that id, or of that name where it cannot mean another id: without the ledger, which knows only runs
+/// that have ended. Everything else is looked up in full.
+fn live(home: &Home, query: &str) -> Option<RunInfo> {
+    let is_named = |id: &RunId| {
+        Summary::read(home, id).is_ok_and(|record| record.name.as_deref() == Some(query))
+    };
+    let id = match query.parse() {
+        Ok(id) => id,
+        Err(_) if may_be_id(query) => return None,
+        Err(_) => {
+            let mut named = ids_in(&home.live()).ok()?.into_iter().filter(is_named);
+            let (Some(id), None) = (named.next(), named.next()) else { return None };
+            id
+        }
+    };
+    let run = RunInfo::from_directory(home, &id, super::life::of(home, &id))?;
+    run.is_live().then_some(run)
 }
 
 fn look(home: &Home, query: &str) -> Result<RunInfo, FindError> {

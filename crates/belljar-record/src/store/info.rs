@@ -1,10 +1,12 @@
-//! One run, as listings and lookups have it.
+//! The summary of one run that listings and lookups return.
 
 use belljar_spec::{BackendName, Exit, OsText, RunId, RunState, StopReason, Usage};
 use serde::Serialize;
 
+use super::summary::End;
 use super::{Life, Summary};
 use crate::home::Home;
+use crate::index;
 use crate::ledger::{LedgerRow, SandboxKept};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -58,7 +60,7 @@ impl RunInfo {
         info.settled()
     }
 
-    /// From the run's own record. `None` if there is neither a directory nor a sign of life.
+    /// From the run's own record. `None` if there is neither a directory nor a liveness lock.
     pub(super) fn from_directory(home: &Home, id: &RunId, life: Life) -> Option<Self> {
         let unreadable = match Summary::read(home, id) {
             Ok(summary) => return Some(Self::from_summary(home, summary, life)),
@@ -88,7 +90,11 @@ impl RunInfo {
         Some(info.settled())
     }
 
-    fn from_summary(home: &Home, summary: Summary, life: Life) -> Self {
+    fn from_summary(home: &Home, mut summary: Summary, life: Life) -> Self {
+        if summary.outcome.is_none() && life == Life::Unfinished {
+            // Its end is in the log, and could not be written anywhere else yet.
+            summary.outcome = index::end_in_log(home, &summary.id).map(End::from);
+        }
         let outcome = summary.outcome.as_ref();
         let info = Self {
             id: summary.id,
@@ -108,7 +114,7 @@ impl RunInfo {
         info.settled()
     }
 
-    /// The sign of life has the last word on the state.
+    /// The liveness lock has the last word on the state.
     fn settled(mut self) -> Self {
         match self.life {
             Life::Live(state) => {
@@ -117,8 +123,7 @@ impl RunInfo {
             }
             Life::Unfinished | Life::Over => {
                 self.state = RunState::Stopped;
-                // As reconcile will write it.
-                self.reason = self.reason.or(Some(StopReason::Lost));
+                self.reason = self.reason.or(Some(StopReason::Lost)); // as reconcile will write it
             }
         }
         self

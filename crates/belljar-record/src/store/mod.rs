@@ -51,7 +51,9 @@ pub fn list(home: &Home, which: Which) -> Result<Vec<RunInfo>, ListError> {
     let mut found = match which {
         // The lock and the run's record are enough: control needs no ledger.
         Which::Live => {
-            let runs = live.iter().map(|id| RunInfo::from_directory(home, id, life::of(home, id)));
+            let alive = live.iter().filter_map(|id| Some((id, life::is_alive(home, id)?)));
+            let runs =
+                alive.map(|(id, state)| RunInfo::from_directory(home, id, Life::Live(state)));
             runs.flatten().collect()
         }
         Which::All => all(home, Ledger::open_to_read(home)?.as_ref(), &live)?,
@@ -61,6 +63,19 @@ pub fn list(home: &Home, which: Which) -> Result<Vec<RunInfo>, ListError> {
     }
     found.sort_unstable_by_key(|info| std::cmp::Reverse(info.id));
     Ok(found)
+}
+
+/// The run that started last.
+pub fn newest(home: &Home) -> Result<Option<RunInfo>, ListError> {
+    let ledger = Ledger::open_to_read(home)?;
+    let (ids, _) = every_id(home, ledger.as_ref())?;
+    // An id that the ledger has may be that of a removed run.
+    for id in ids.iter().rev() {
+        if let Some(found) = info(home, ledger.as_ref(), id)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
 }
 
 fn all(
@@ -123,7 +138,7 @@ pub fn run_directories(home: &Home) -> io::Result<BTreeSet<RunId>> {
     ids_in(&home.runs())
 }
 
-/// The runs that have a sign of life, be it a dead one's.
+/// The runs that have a liveness lock, be it a dead one's.
 pub fn live_ids(home: &Home) -> io::Result<BTreeSet<RunId>> {
     ids_in(&home.live())
 }

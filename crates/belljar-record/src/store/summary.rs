@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::time::UNIX_EPOCH;
 
+use belljar_spec::wire::control::StopReport;
 use belljar_spec::{BackendName, Exit, Mount, OsText, RunId, StopReason, Usage};
 use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
@@ -33,6 +34,12 @@ pub(crate) struct End {
     pub(crate) exit: Exit,
     #[serde(default)]
     pub(crate) usage: Usage,
+}
+
+impl From<StopReport> for End {
+    fn from(report: StopReport) -> Self {
+        Self { reason: report.reason, exit: report.exit, usage: report.usage }
+    }
 }
 
 #[derive(Deserialize)]

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::walk::Walk;
-use super::{Life, Verdict};
+use super::{LogState, Verdict};
 use crate::file;
 use crate::recorder::{INCOMPLETE, large_as_text};
 use crate::upgrade;
@@ -26,7 +26,7 @@ pub(super) fn check(directory: &Path, walk: &Walk<'_>) -> Option<Verdict> {
         Ok(Some(run)) => run,
         Ok(None) => return changed("it is no JSON"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return if walk.life == Life::Live { None } else { changed("it is not there") };
+            return if walk.life == LogState::Live { None } else { changed("it is not there") };
         }
         Err(error) => return Some(Verdict::unreadable(NAME, &error)),
     };
@@ -63,7 +63,7 @@ pub(super) fn check(directory: &Path, walk: &Walk<'_>) -> Option<Verdict> {
             changed(&format!("outcome.{name}"))
         }
         // The end is written to the log first.
-        None if walk.life == Life::Live => None,
+        None if walk.life == LogState::Live => None,
         None => Some(Verdict::Restored { at: walk.seq }),
     }
 }
@@ -94,6 +94,8 @@ fn attestation_differs(run: &Value, walk: &Walk<'_>) -> bool {
     });
     match (written, logged) {
         (Some(written), logged) => Some(written) != logged,
+        // The end is written to the log first.
+        (None, Some(_)) if walk.life == LogState::Live => false,
         // Where it cannot be read as one, reconcile could not write it either.
         (None, Some(logged)) => was_let_go && Attestation::deserialize(&logged).is_ok(),
         (None, None) => false,

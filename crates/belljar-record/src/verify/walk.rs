@@ -6,7 +6,7 @@ use belljar_spec::{Event, EventKind, OutputStream};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Anchor, Life, Verdict};
+use super::{Anchor, LogState, Verdict};
 use crate::chain::{self, LineReader, NO_HASH, Next};
 use crate::log::Head;
 use crate::output::{OutputEvent, TailHash};
@@ -43,7 +43,7 @@ pub(super) enum Coverage {
 pub(super) struct Walk<'a> {
     pub(super) key: &'a RunKey,
     anchor: Option<&'a Anchor>,
-    pub(super) life: Life,
+    pub(super) life: LogState,
     inode: u64,
     seen: Vec<Mark>,
     /// Of the last event that fits.
@@ -63,7 +63,12 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(key: &'a RunKey, anchor: Option<&'a Anchor>, life: Life, inode: u64) -> Self {
+    pub(super) fn new(
+        key: &'a RunKey,
+        anchor: Option<&'a Anchor>,
+        life: LogState,
+        inode: u64,
+    ) -> Self {
         Self {
             key,
             anchor,
@@ -92,7 +97,7 @@ impl<'a> Walk<'a> {
         let behind = stop.get(INCOMPLETE).is_some_and(|flag| flag == true)
             || lost(stop)
             || stop.get("outcome").is_some_and(lost);
-        if behind || self.life == Life::Live { Coverage::Behind } else { Coverage::Whole }
+        if behind || self.life == LogState::Live { Coverage::Behind } else { Coverage::Whole }
     }
 
     /// What is wrong with the log, if something is.
@@ -226,7 +231,7 @@ impl<'a> Walk<'a> {
     }
 
     fn bad_ending(&self, ending: Ending) -> Option<Verdict> {
-        if ending == Ending::Whole || self.life == Life::Live {
+        if ending == Ending::Whole || self.life == LogState::Live {
             return None;
         }
         let line = self.seq + 1;
@@ -236,10 +241,10 @@ impl<'a> Walk<'a> {
 
     fn no_ends(&self) -> Option<Verdict> {
         match self.life {
-            Life::Live => None,
-            Life::Over if self.seq == 0 => Some(Verdict::NoStart),
-            Life::Over if self.stop.is_none() => Some(Verdict::NoStop),
-            Life::Over => None,
+            LogState::Live => None,
+            LogState::Over if self.seq == 0 => Some(Verdict::NoStart),
+            LogState::Over if self.stop.is_none() => Some(Verdict::NoStop),
+            LogState::Over => None,
         }
     }
 }

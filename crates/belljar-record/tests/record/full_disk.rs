@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use belljar_record::{EventLog, HomeKey, Life, Recorder, Secrets, Stopped, Verdict, verify_run};
+use belljar_record::{
+    EventLog, HomeKey, LogState, Recorder, Secrets, Stopped, Verdict, verify_run,
+};
 use belljar_spec::{EventKind, OutputStream, RunId};
 use serde_json::json;
 
@@ -70,7 +72,7 @@ impl Disk {
     }
 
     fn verdict(&self) -> Verdict {
-        verify_run(&self.place, &self.id, &self.home, None, Life::Over).verdict
+        verify_run(&self.place, &self.id, &self.home, None, LogState::Over).verdict
     }
 
     fn found(&self) -> (u64, bool, u64) {

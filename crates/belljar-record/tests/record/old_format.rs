@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use belljar_record::run_json::RunRecord;
-use belljar_record::{Anchor, EventReader, Home, HomeKey, Life, Verdict, store, verify_run};
+use belljar_record::{Anchor, EventReader, Home, HomeKey, LogState, Verdict, store, verify_run};
 use belljar_spec::{EventKind, IterationReport, RECORD_VERSION, ResumeKind, RunId};
 use serde_json::json;
 
@@ -105,7 +105,8 @@ fn an_old_record_is_verified() {
     for id in [AGENT, CONTINUED, SKIPPED] {
         let directory = home.run_dir(&run(id));
         let anchor = last_line(&directory);
-        let verify = || verify_run(&directory, &run(id), &key, Some(&anchor), Life::Over).verdict;
+        let verify =
+            || verify_run(&directory, &run(id), &key, Some(&anchor), LogState::Over).verdict;
         assert_eq!(verify(), Verdict::Sound, "{id}");
         // The control: a change of an old `run.json` is found.
         let path = directory.join("run.json");

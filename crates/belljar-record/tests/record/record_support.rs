@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use belljar_record::{
-    Anchor, EVENTS, HomeKey, Life, Recorder, Report, RunKey, Secrets, Verdict, verify_run,
+    Anchor, EVENTS, HomeKey, LogState, Recorder, Report, RunKey, Secrets, Verdict, verify_run,
 };
 use belljar_spec::{EventKind, OutputStream, RunId};
 use serde_json::json;
@@ -102,13 +102,13 @@ impl Run {
         fs::write(self.directory().join("run.json"), content.to_string()).unwrap();
     }
 
-    pub(crate) fn verify(&self, anchor: Option<&Anchor>, life: Life) -> Report {
+    pub(crate) fn verify(&self, anchor: Option<&Anchor>, life: LogState) -> Report {
         verify_run(&self.directory(), &self.id, &self.home, anchor, life)
     }
 
     /// The verdict on a run that is over.
     pub(crate) fn verdict(&self, anchor: &Anchor) -> Verdict {
-        self.verify(Some(anchor), Life::Over).verdict
+        self.verify(Some(anchor), LogState::Over).verdict
     }
 
     /// The log's lines, each with its newline.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::record_support::Run;
 use belljar_record::{
-    Anchor, EventReader, Life, OutputReader, Piece, RecordError, Secrets, Stopped, Verdict,
+    Anchor, EventReader, LogState, OutputReader, Piece, RecordError, Secrets, Stopped, Verdict,
     interleaved,
 };
 use belljar_spec::EventKind::{self, Checkpoint, ExecExit, LimitHit, Output, RunStart, RunStop};
@@ -178,7 +178,7 @@ fn a_barrier_leaves_nothing_in_memory() {
     assert_eq!(kinds(&run), [RunStart, Output]);
     assert_eq!(recorder.next_flush(), None);
     assert_eq!(events(&run).last().unwrap().hash, recorder.head().hash);
-    assert_eq!(run.verify(None, Life::Live).verdict, Verdict::Sound);
+    assert_eq!(run.verify(None, LogState::Live).verdict, Verdict::Sound);
 }
 
 #[test]
@@ -198,8 +198,8 @@ fn hundreds_of_commands_keep_few_files_open() {
     assert!(open.filter(|inside| *inside).count() < 40);
     recorder.stop(&json!({"reason": "exited"})).unwrap();
     run.write_run_json(&json!({"outcome": {"reason": "exited"}}));
-    assert_eq!(run.verify(None, Life::Over).verdict, Verdict::NotAnchored);
-    assert_eq!(run.verify(None, Life::Over).output_bytes, 299);
+    assert_eq!(run.verify(None, LogState::Over).verdict, Verdict::NotAnchored);
+    assert_eq!(run.verify(None, LogState::Over).output_bytes, 299);
 }
 
 #[test]
@@ -255,7 +255,7 @@ proptest! {
                 }
                 _ => {}
             }
-            prop_assert_eq!(run.verify(None, Life::Live).verdict, Verdict::Sound);
+            prop_assert_eq!(run.verify(None, LogState::Live).verdict, Verdict::Sound);
         }
         recorder.stop(&json!({"reason": "exited"})).unwrap();
         run.write_run_json(&json!({"outcome": {"reason": "exited"}}));

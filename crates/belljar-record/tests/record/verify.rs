@@ -5,21 +5,21 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::time::{Duration, Instant};
 
 use crate::record_support::Run;
-use belljar_record::{Anchor, EventLog, HomeKey, KeyError, Life, Report, Verdict};
+use belljar_record::{Anchor, EventLog, HomeKey, KeyError, LogState, Report, Verdict};
 use belljar_spec::{EventKind, OutputStream, RunId};
 use serde_json::{Value, json};
 
 #[test]
 fn the_untouched_record_is_sound_and_all_that_is_kept_was_compared() {
     let (run, anchor) = Run::recorded();
-    let report = run.verify(Some(&anchor), Life::Over);
+    let report = run.verify(Some(&anchor), LogState::Over);
     assert_eq!(report.verdict, Verdict::Sound);
     assert_eq!((report.events, &report.head.hash), (anchor.seq, &anchor.hash));
     assert_eq!(report.events, run.lines().len() as u64);
     // 40 of stdout, the tail's begin compared once more as far as it was one event.
     assert!(report.output_bytes >= 40 + 5 + 5, "{}", report.output_bytes);
     assert_eq!(report.verdict.to_string(), "sound");
-    assert_eq!(run.verify(Some(&anchor), Life::Live).verdict, Verdict::Sound);
+    assert_eq!(run.verify(Some(&anchor), LogState::Live).verdict, Verdict::Sound);
 }
 
 /// Flips bits of a file one by one; the verdict is never that all is well. Gives how many.
@@ -80,7 +80,7 @@ fn a_cut_at_any_byte_is_found_and_opening_again_loses_at_most_the_last_record() 
             Verdict::Restored { at: 1 } => assert_eq!(length, lines[0].len(), "a durable point"),
             other => panic!("{length}: {other:?}"),
         }
-        let unanchored = run.verify(None, Life::Over).verdict;
+        let unanchored = run.verify(None, LogState::Over).verdict;
         assert_ne!(unanchored, Verdict::Sound, "{length}");
         let (log, found) = EventLog::reopen(&run.directory(), run.key()).unwrap();
         assert_eq!((found.events, found.cut_bytes), (whole, (length - end) as u64), "{length}");
@@ -142,8 +142,13 @@ fn what_comes_after_the_end_is_never_taken_for_the_runs_own() {
 fn a_log_of_another_run_is_not_this_runs() {
     let (run, anchor) = Run::recorded();
     let other = RunId::from_parts(1, 1);
-    let report =
-        belljar_record::verify_run(&run.directory(), &other, &run.home, Some(&anchor), Life::Over);
+    let report = belljar_record::verify_run(
+        &run.directory(),
+        &other,
+        &run.home,
+        Some(&anchor),
+        LogState::Over,
+    );
     assert_eq!(report.verdict, Verdict::Changed { line: 1, seq: 1 });
     assert_eq!(report.events, 0);
 }
@@ -200,16 +205,16 @@ fn a_record_written_anew_with_the_key_differs_from_the_ledger() {
 fn a_torn_last_line_is_torn_when_over_and_sound_while_live() {
     let run = Run::new();
     let mut log = EventLog::create(&run.directory(), run.key()).unwrap();
-    assert_eq!(run.verify(None, Life::Live).verdict, Verdict::Sound, "nothing yet");
-    assert_eq!(run.verify(None, Life::Over).verdict, Verdict::NoStart);
+    assert_eq!(run.verify(None, LogState::Live).verdict, Verdict::Sound, "nothing yet");
+    assert_eq!(run.verify(None, LogState::Over).verdict, Verdict::NoStart);
     log.append(EventKind::RunStart, &json!({})).unwrap();
     log.append(EventKind::Checkpoint, &json!({})).unwrap();
     log.sync().unwrap();
-    assert_eq!(run.verify(None, Life::Over).verdict, Verdict::NoStop);
+    assert_eq!(run.verify(None, LogState::Over).verdict, Verdict::NoStop);
     let good = fs::read(run.log_path()).unwrap();
     fs::write(run.log_path(), &good[..good.len() - 1]).unwrap();
-    assert_eq!(run.verify(None, Life::Over).verdict, Verdict::Torn { line: 2 });
-    assert_eq!(run.verify(None, Life::Live).verdict, Verdict::Sound);
+    assert_eq!(run.verify(None, LogState::Over).verdict, Verdict::Torn { line: 2 });
+    assert_eq!(run.verify(None, LogState::Live).verdict, Verdict::Sound);
 }
 
 #[test]
@@ -222,7 +227,7 @@ fn starts_and_stops_are_counted() {
         }
         log.sync().unwrap();
         run.write_run_json(&json!({"outcome": {}}));
-        run.verify(None, Life::Over).verdict
+        run.verify(None, LogState::Over).verdict
     };
     use EventKind::{Checkpoint, RunStart, RunStop};
     assert_eq!(made(&[RunStart, Checkpoint, RunStop]), Verdict::NotAnchored);
@@ -294,7 +299,11 @@ fn run_json_must_say_what_the_log_says() {
     assert_eq!(run.verdict(&anchor), changed("outcome.exit"));
     run.write_run_json(&json!({"v": 2, "spec_hash": "abc"}));
     assert_eq!(run.verdict(&anchor), Verdict::Restored { at: anchor.seq });
-    assert_eq!(run.verify(Some(&anchor), Life::Live).verdict, Verdict::Sound, "not yet written");
+    assert_eq!(
+        run.verify(Some(&anchor), LogState::Live).verdict,
+        Verdict::Sound,
+        "not yet written"
+    );
     fs::write(run.directory().join("run.json"), "{").unwrap();
     assert_eq!(run.verdict(&anchor), changed("it is no JSON"));
     fs::remove_file(run.directory().join("run.json")).unwrap();
@@ -304,8 +313,8 @@ fn run_json_must_say_what_the_log_says() {
 #[test]
 fn a_log_the_ledger_does_not_know_is_not_anchored() {
     let (run, _) = Run::recorded();
-    assert_eq!(run.verify(None, Life::Over).verdict, Verdict::NotAnchored);
-    assert_eq!(run.verify(None, Life::Live).verdict, Verdict::Sound);
+    assert_eq!(run.verify(None, LogState::Over).verdict, Verdict::NotAnchored);
+    assert_eq!(run.verify(None, LogState::Live).verdict, Verdict::Sound);
 }
 
 #[test]
@@ -345,7 +354,7 @@ fn a_supervisor_that_died_leaves_output_ahead_of_its_events() {
         recorder.output(0, OutputStream::Stdout, &[b'a'; 30], now).unwrap();
         recorder.tick(now + Duration::from_secs(1)).unwrap();
         recorder.output(0, OutputStream::Stdout, &vec![b'b'; written], now).unwrap();
-        assert_eq!(run.verify(None, Life::Live).verdict, Verdict::Sound);
+        assert_eq!(run.verify(None, LogState::Live).verdict, Verdict::Sound);
         std::mem::forget(recorder); // as if killed
 
         let (mut log, found) = EventLog::reopen(&run.directory(), run.key()).unwrap();
@@ -353,13 +362,17 @@ fn a_supervisor_that_died_leaves_output_ahead_of_its_events() {
         log.append(EventKind::RunStop, &json!({"reason": "lost"})).unwrap();
         log.sync().unwrap();
         run.write_run_json(&json!({"outcome": {"reason": "lost"}}));
-        assert_eq!(run.verify(None, Life::Over).verdict, Verdict::NotAnchored, "no fault in it");
+        assert_eq!(
+            run.verify(None, LogState::Over).verdict,
+            Verdict::NotAnchored,
+            "no fault in it"
+        );
 
         let stdout = run.directory().join("stdout.bin");
         let mut bytes = fs::read(&stdout).unwrap();
         bytes[5] = b'X'; // what has its event is compared all the same
         fs::write(&stdout, bytes).unwrap();
-        let verdict = run.verify(None, Life::Over).verdict;
+        let verdict = run.verify(None, LogState::Over).verdict;
         assert!(matches!(verdict, Verdict::OutputChanged { offset: 0, .. }), "{verdict}");
     }
 }

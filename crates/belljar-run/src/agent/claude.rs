@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use belljar_spec::manifest::{Permissions, Secret};
 use belljar_spec::resolve::HOME_INSIDE;
-use belljar_spec::{AgentEvent, AgentResult, AgentSpec, Role, TokenUsage};
+use belljar_spec::{AgentEvent, AgentResult, AgentSpec, Budget, OsText, Role, TokenUsage};
 use serde_json::Value;
 
 use super::json::{self, Object, list, nested, number, object, some_text, text};
@@ -41,6 +41,12 @@ impl Adapter for Claude {
             login_files: vec![".claude/.credentials.json"],
             login_hosts: vec!["platform.claude.com:443".into(), "console.anthropic.com:443".into()],
             login_env: BTreeMap::new(),
+            terminal_login: None,
+            // Its introduction ends the program unless hosts answer that a session needs for nothing else.
+            terminal_settings: Some((
+                ".claude/.claude.json",
+                "{\"hasCompletedOnboarding\": true}\n",
+            )),
             usage_reporting: UsageReporting::TokensAndCost,
         }
     }
@@ -65,11 +71,7 @@ impl Adapter for Claude {
             }
             _ => argv,
         };
-        let argv = match spec.permissions {
-            Permissions::Bypass => argv.add(&["--dangerously-skip-permissions"]),
-            Permissions::AcceptEdits => argv.add(&["--permission-mode", "acceptEdits"]),
-            Permissions::Ask => argv.add(&["--permission-mode", "default"]),
-        };
+        let argv = permissions(argv, spec);
         let turns = remaining.turns.map(|turns| turns.to_string());
         let budget = remaining.cost.map(|cost| cost.dollars().to_string());
         let argv = argv
@@ -80,8 +82,30 @@ impl Adapter for Claude {
         argv.add(&args).with_prompt(&spec.prompt)
     }
 
+    fn terminal_command(&self, spec: &AgentSpec) -> Option<Vec<OsText>> {
+        let argv = permissions(Argv::of(&spec.program), spec);
+        let args: Vec<&str> = spec.args.iter().map(String::as_str).collect();
+        Some(argv.option("--model", spec.model.as_deref()).add(&args).0)
+    }
+
     fn reader_after(&self, before: SessionTotals) -> Box<dyn Reader> {
         Box::new(ClaudeLines { meter: UsageMeter::after(before) })
+    }
+
+    fn budget_of(&self, code: &str) -> Option<Budget> {
+        match code {
+            "error_max_turns" => Some(Budget::Turns),
+            "error_max_budget_usd" => Some(Budget::Cost),
+            _ => None,
+        }
+    }
+}
+
+fn permissions(argv: Argv, spec: &AgentSpec) -> Argv {
+    match spec.permissions {
+        Permissions::Bypass => argv.add(&["--dangerously-skip-permissions"]),
+        Permissions::AcceptEdits => argv.add(&["--permission-mode", "acceptEdits"]),
+        Permissions::Ask => argv.add(&["--permission-mode", "default"]),
     }
 }
 
@@ -140,7 +164,8 @@ impl ClaudeLines {
         self.meter.message(id, used, events);
     }
 
-    /// `is_error` decides: if the service cannot be reached, the subtype is still `success`.
+    /// `is_error` decides: if the service cannot be reached, the subtype is still `success`. But a subtype such as
+    /// `error_max_turns` is an error in versions that report `is_error: false` with it.
     fn result(&mut self, line: &Object, events: &mut Vec<AgentEvent>) {
         let denied = list(line, "permission_denials");
         if !denied.is_empty() {
@@ -153,7 +178,9 @@ impl ClaudeLines {
         self.meter.total(TokenUsage { cost_usd, ..used }, number(line, "num_turns"), events);
         let word = some_text(line, "subtype");
         let is_error = match line.get("is_error").and_then(Value::as_bool) {
-            Some(is_error) => is_error,
+            Some(is_error) => {
+                is_error || word.as_deref().is_some_and(|word| word.starts_with("error_"))
+            }
             None => word.as_deref() != Some("success"),
         };
         let text = some_text(line, "result").or_else(|| {

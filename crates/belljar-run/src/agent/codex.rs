@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use belljar_spec::manifest::{Permissions, Secret};
 use belljar_spec::resolve::HOME_INSIDE;
-use belljar_spec::{AgentEvent, AgentResult, AgentSpec, Role, TokenUsage};
+use belljar_spec::{AgentEvent, AgentResult, AgentSpec, OsText, Role, TokenUsage};
 
 use super::json::{self, Object, list, nested, number, object, some_text, text};
 use super::usage_meter::UsageMeter;
@@ -14,6 +14,14 @@ use super::{
 };
 
 const HOST: &str = "api.openai.com";
+/// At every start codex would ask for catalogues and send statistics. The run reaches its model's service alone, so it
+/// would wait for each of these requests to be denied.
+const QUIET: &[&str] = &[
+    "features.api_key_model_discovery=false",
+    "features.plugins=false",
+    "features.apps=false",
+    "analytics.enabled=false",
+];
 
 #[derive(Debug)]
 pub(super) struct Codex;
@@ -35,6 +43,12 @@ impl Adapter for Codex {
             login_files: vec![".codex/auth.json"],
             login_hosts: vec!["chatgpt.com:443".into(), "auth.openai.com:443".into()],
             login_env: BTreeMap::new(),
+            // Only `codex exec` reads the variable; the proxy replaces what is sent in any case.
+            terminal_login: Some((
+                ".codex/auth.json",
+                "{\"auth_mode\": \"apikey\", \"OPENAI_API_KEY\": \"belljar-placeholder\"}\n",
+            )),
+            terminal_settings: None,
             usage_reporting: UsageReporting::Tokens,
         }
     }
@@ -42,14 +56,7 @@ impl Adapter for Codex {
     /// Options come before `resume`, which accepts only a few.
     fn invocation(&self, spec: &AgentSpec, session: &SessionUse, _: Remaining) -> AgentCommand {
         let argv = Argv::of(&spec.program).add(&["exec", "--json", "--skip-git-repo-check"]);
-        let argv = match spec.permissions {
-            Permissions::Bypass => argv.add(&["--dangerously-bypass-approvals-and-sandbox"]),
-            Permissions::AcceptEdits => argv.add(&["-c", "sandbox_mode=\"workspace-write\""]),
-            Permissions::Ask => argv.add(&["-c", "sandbox_mode=\"read-only\""]),
-        };
-        let argv = argv.option("--model", spec.model.as_deref());
-        let args: Vec<&str> = spec.args.iter().map(String::as_str).collect();
-        let argv = argv.add(&args);
+        let argv = options(argv, spec);
         let argv = match session {
             SessionUse::Continue { id } if is_session_name(id) => argv.add(&["resume", id]),
             SessionUse::Fork { id } if is_session_name(id) => argv.add(&["fork", id]),
@@ -58,9 +65,25 @@ impl Adapter for Codex {
         argv.add(&["-"]).with_prompt(&spec.prompt)
     }
 
+    fn terminal_command(&self, spec: &AgentSpec) -> Option<Vec<OsText>> {
+        Some(options(Argv::of(&spec.program), spec).0)
+    }
+
     fn reader_after(&self, before: SessionTotals) -> Box<dyn Reader> {
         Box::new(CodexLines { meter: UsageMeter::after(before), answering: false, message: None })
     }
+}
+
+/// Of two values for one key codex takes the last, so the operator's own arguments win.
+fn options(argv: Argv, spec: &AgentSpec) -> Argv {
+    let argv = match spec.permissions {
+        Permissions::Bypass => argv.add(&["--dangerously-bypass-approvals-and-sandbox"]),
+        Permissions::AcceptEdits => argv.add(&["-c", "sandbox_mode=\"workspace-write\""]),
+        Permissions::Ask => argv.add(&["-c", "sandbox_mode=\"read-only\""]),
+    };
+    let argv = QUIET.iter().fold(argv, |argv, setting| argv.add(&["-c", setting]));
+    let args: Vec<&str> = spec.args.iter().map(String::as_str).collect();
+    argv.option("--model", spec.model.as_deref()).add(&args)
 }
 
 #[derive(Debug)]
@@ -176,6 +199,10 @@ impl CodexLines {
         let exit = item.get("exit_code").and_then(serde_json::Value::as_i64);
         let is_error =
             matches!(status, "failed" | "declined") || exit.is_some_and(|code| code != 0);
+        let text = match exit {
+            Some(code) if code != 0 && text.trim().is_empty() => format!("exit code {code}"),
+            _ => text,
+        };
         events.push(AgentEvent::ToolResult { id: some_text(item, "id"), is_error, text });
     }
 

@@ -1,17 +1,28 @@
-//! The adapter for any other program: it gets the prompt on standard input, and each output line is a message.
+//! The adapter for any other program: it gets the prompt on standard input, and each output line is a message, unless
+//! it prints the format of a known agent.
 
+use belljar_spec::manifest::AgentKind;
 use belljar_spec::{AgentEvent, AgentSpec, Role};
 
 use super::{
     Adapter, AgentCommand, Argv, Preset, Reader, Remaining, SessionTotals, SessionUse, Understood,
+    UsageReporting, adapter,
 };
 
 #[derive(Debug)]
-pub(super) struct PlainCommand;
+pub(super) struct PlainCommand {
+    /// The agent whose format it prints.
+    pub(super) format: Option<AgentKind>,
+}
 
 impl Adapter for PlainCommand {
+    /// It needs nothing from the host. What it reports depends on what it prints.
     fn preset(&self) -> Preset {
-        Preset::default()
+        let usage_reporting = match self.format {
+            Some(kind) => adapter(kind).preset().usage_reporting,
+            None => UsageReporting::None,
+        };
+        Preset { usage_reporting, ..Preset::default() }
     }
 
     fn invocation(&self, spec: &AgentSpec, _: &SessionUse, _: Remaining) -> AgentCommand {
@@ -19,8 +30,11 @@ impl Adapter for PlainCommand {
         Argv::of(&spec.program).add(&args).with_prompt(&spec.prompt)
     }
 
-    fn reader_after(&self, _: SessionTotals) -> Box<dyn Reader> {
-        Box::new(PlainLines)
+    fn reader_after(&self, before: SessionTotals) -> Box<dyn Reader> {
+        match self.format {
+            Some(kind) => adapter(kind).reader_after(before),
+            None => Box::new(PlainLines),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use belljar_spec::manifest::{Permissions, Secret};
-use belljar_spec::{AgentEvent, AgentResult, AgentSpec, Role, TokenUsage};
+use belljar_spec::{AgentEvent, AgentResult, AgentSpec, OsText, Role, TokenUsage};
 
 use super::json::{self, Object, nested, number, object, some_text, text};
 use super::usage_meter::UsageMeter;
@@ -38,6 +38,11 @@ impl Adapter for Gemini {
                 "oauth2.googleapis.com:443".into(),
             ],
             login_env: BTreeMap::from([("GOOGLE_GENAI_USE_GCA".into(), "true".into())]),
+            terminal_login: Some((
+                ".gemini/settings.json",
+                "{\"security\": {\"auth\": {\"selectedType\": \"gemini-api-key\"}}}\n",
+            )),
+            terminal_settings: None,
             usage_reporting: UsageReporting::Tokens,
         }
     }
@@ -45,14 +50,7 @@ impl Adapter for Gemini {
     /// Gemini cannot fork a session. A forked run has its own home, so continuing there is a fork.
     fn invocation(&self, spec: &AgentSpec, session: &SessionUse, _: Remaining) -> AgentCommand {
         let argv = Argv::of(&spec.program).add(&["--output-format", "stream-json"]);
-        let argv = argv.add(&[
-            "--approval-mode",
-            match spec.permissions {
-                Permissions::Bypass => "yolo",
-                Permissions::AcceptEdits => "auto_edit",
-                Permissions::Ask => "default",
-            },
-        ]);
+        let argv = approval(argv, spec);
         let argv = match session {
             SessionUse::Continue { id } | SessionUse::Fork { id } if is_session_name(id) => {
                 argv.add(&["--resume", id])
@@ -64,10 +62,25 @@ impl Adapter for Gemini {
         argv.add(&args).with_prompt(&spec.prompt)
     }
 
+    fn terminal_command(&self, spec: &AgentSpec) -> Option<Vec<OsText>> {
+        let argv = approval(Argv::of(&spec.program), spec);
+        let args: Vec<&str> = spec.args.iter().map(String::as_str).collect();
+        Some(argv.option("--model", spec.model.as_deref()).add(&args).0)
+    }
+
     /// Its totals are per process.
     fn reader_after(&self, _: SessionTotals) -> Box<dyn Reader> {
         Box::new(GeminiLines::default())
     }
+}
+
+fn approval(argv: Argv, spec: &AgentSpec) -> Argv {
+    let mode = match spec.permissions {
+        Permissions::Bypass => "yolo",
+        Permissions::AcceptEdits => "auto_edit",
+        Permissions::Ask => "default",
+    };
+    argv.add(&["--approval-mode", mode])
 }
 
 #[derive(Debug, Default)]

@@ -22,8 +22,8 @@ pub(crate) mod writable_trees;
 
 use std::collections::BTreeMap;
 
-use belljar_spec::manifest::{AgentKind, Secret};
-use belljar_spec::{AgentEvent, AgentSpec, Money, OsText};
+use belljar_spec::manifest::{AgentKind, OutputFormat, Secret};
+use belljar_spec::{AgentEvent, AgentSpec, Budget, Money, OsText};
 
 use belljar_spec::SessionTotals;
 pub(crate) use output_parser::{OutputParser, Summary};
@@ -43,6 +43,11 @@ pub struct Preset {
     pub login_files: Vec<&'static str>,
     pub login_hosts: Vec<String>,
     pub login_env: BTreeMap<String, String>,
+    /// A file of the sandbox's home, relative to it, with its content: without it the agent's terminal interface asks
+    /// for a login although it has a secret.
+    pub terminal_login: Option<(&'static str, &'static str)>,
+    /// The same, whatever it logs in with: without it the terminal interface does not start.
+    pub terminal_settings: Option<(&'static str, &'static str)>,
     /// Decides which budgets can be enforced.
     pub usage_reporting: UsageReporting,
 }
@@ -82,6 +87,17 @@ pub(crate) struct Remaining {
     pub(crate) cost: Option<Money>,
 }
 
+impl Remaining {
+    /// Whether the agent was given this limit.
+    pub(crate) fn has(&self, budget: Budget) -> bool {
+        match budget {
+            Budget::Turns => self.turns.is_some(),
+            Budget::Cost => self.cost.is_some(),
+            Budget::Time | Budget::Tokens => false,
+        }
+    }
+}
+
 /// A process to start in the sandbox, without a shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AgentCommand {
@@ -106,6 +122,11 @@ pub(crate) trait Adapter: Send + Sync {
         remaining: Remaining,
     ) -> AgentCommand;
 
+    /// The agent's own interface on a terminal, with the same permissions; `None` if it has none.
+    fn terminal_command(&self, _spec: &AgentSpec) -> Option<Vec<OsText>> {
+        None
+    }
+
     /// Parses the output of a new session.
     fn reader(&self) -> Box<dyn Reader> {
         self.reader_after(SessionTotals::default())
@@ -114,6 +135,11 @@ pub(crate) trait Adapter: Send + Sync {
     /// Parses the output of a session that is continued or forked. `before` is what [`OutputParser::totals`] returned
     /// for it last time, so that totals of the whole session are not counted twice.
     fn reader_after(&self, before: SessionTotals) -> Box<dyn Reader>;
+
+    /// The budget that a result of this code has used up, where belljar passed that budget on.
+    fn budget_of(&self, _code: &str) -> Option<Budget> {
+        None
+    }
 }
 
 /// Turns lines of standard output into events. Keeps the state that it needs to turn totals into differences.
@@ -141,7 +167,24 @@ pub(crate) fn adapter(kind: AgentKind) -> &'static dyn Adapter {
         AgentKind::Claude => &claude::Claude,
         AgentKind::Codex => &codex::Codex,
         AgentKind::Gemini => &gemini::Gemini,
-        AgentKind::Command => &command::PlainCommand,
+        AgentKind::Command => &command::PlainCommand { format: None },
+    }
+}
+
+/// The adapter for a kind of agent with the output format of another one.
+pub(crate) fn adapter_for(kind: AgentKind, format: Option<OutputFormat>) -> &'static dyn Adapter {
+    use command::PlainCommand;
+    match (kind, format) {
+        (AgentKind::Command, Some(OutputFormat::Claude)) => {
+            &PlainCommand { format: Some(AgentKind::Claude) }
+        }
+        (AgentKind::Command, Some(OutputFormat::Codex)) => {
+            &PlainCommand { format: Some(AgentKind::Codex) }
+        }
+        (AgentKind::Command, Some(OutputFormat::Gemini)) => {
+            &PlainCommand { format: Some(AgentKind::Gemini) }
+        }
+        (kind, _) => adapter(kind),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use belljar_spec::{AgentEvent, AgentSpec, Exit, Failure, Money, OsText, TokenUsage};
 
-use super::{OutputParser, Remaining, SessionTotals, SessionUse, adapter};
+use super::{OutputParser, Remaining, SessionTotals, SessionUse, adapter_for};
 
 /// The state of a session between runs of the agent.
 #[derive(Clone, Debug, Default)]
@@ -34,13 +34,18 @@ impl AgentReplay {
             Some(id) => SessionUse::Continue { id: id.clone() },
             None => SessionUse::New { id: "00000000-0000-4000-8000-000000000001".to_owned() },
         };
-        let command = adapter(spec.kind).invocation(spec, &session, Remaining { turns, cost });
+        let command = adapter_for(spec.kind, spec.format).invocation(
+            spec,
+            &session,
+            Remaining { turns, cost },
+        );
         (command.argv, command.stdin)
     }
 
     /// Parses the whole output, in chunks as they come from a pipe.
     pub fn parse(&mut self, spec: &AgentSpec, output: &[u8], exit: Exit) -> ReplayedRun {
-        let mut parser = OutputParser::new(adapter(spec.kind).reader_after(self.totals));
+        let mut parser =
+            OutputParser::new(adapter_for(spec.kind, spec.format).reader_after(self.totals));
         let mut events = Vec::new();
         for chunk in output.chunks(64 << 10) {
             events.extend(parser.feed(chunk));

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use belljar_spec::login_settings::LoginSettings;
 use belljar_spec::manifest::{
     Added, AgentKind, Auth, HostPath, Manifest, MountEntry, RootfsSetting, Secret, Variables,
     WorkspaceMode,
@@ -21,8 +22,9 @@ use super::trust::read_trusted;
 use super::{ConfigError, Invocation, host};
 use crate::agent::find_program::{self, AgentProgram, PathLookup, ProgramSearch, SystemInside};
 use crate::agent::writable_trees::RunWritableTrees;
-use crate::agent::{Preset, UsageReporting, adapter};
-use crate::scaffold::TASK_PLACEHOLDER;
+use crate::agent::{Preset, UsageReporting, adapter, adapter_for};
+use crate::login::{self, PreparedLogin};
+use crate::scaffold::TASK_PLACEHOLDERS;
 use belljar_record::home::Home;
 
 /// A value of `agent.program`: use the program in the image.
@@ -34,11 +36,16 @@ pub(super) struct PreparedAgent {
     pub(super) agent: Option<FoundAgent>,
     pub(super) lines: Vec<String>,
     pub(super) warnings: Vec<String>,
+    /// The prompt is still the template.
+    pub(super) unwritten: Option<String>,
+    pub(super) no_login: Option<String>,
 }
 
 /// Where the agent and its files are searched.
 #[derive(Clone, Copy)]
 pub(super) struct AgentInputs<'a> {
+    /// Where logins are refreshed.
+    pub(super) login: &'a LoginSettings,
     pub(super) invocation: &'a Invocation,
     pub(super) manifest: Option<&'a Path>,
     pub(super) accepted: &'a AcceptedManifest,
@@ -59,19 +66,32 @@ pub(super) fn prepare(
     inputs: &AgentInputs<'_>,
 ) -> Result<PreparedAgent, ConfigError> {
     let invocation = inputs.invocation;
-    let Some(kind) =
-        settings.values.agent.kind.filter(|_| invocation.command == MainCommand::Agent)
-    else {
+    let Some(kind) = settings.values.agent.kind.filter(|_| invocation.command.is_agent()) else {
         return Ok(PreparedAgent::default());
     };
-    let prompt_file = prompt_file(settings, inputs)?;
     let mut prepared = PreparedAgent::default();
+    let prompt_file = match invocation.command {
+        MainCommand::AgentTerminal => {
+            prepared.warnings.extend(not_in_terminal(settings)?);
+            None
+        }
+        _ => prompt_file(settings, inputs)?,
+    };
     if let Some(text) = &prompt_file {
-        prepared.warnings.extend(unwritten(settings, text));
+        prepared.unwritten = unwritten(settings, text);
     }
     let program = program(kind, settings, inputs)?;
-    let preset = adapter(kind).preset();
-    let mut preset_layer = PresetLayer { kind, settings, values: Manifest::default(), prepared };
+    let preset = adapter_for(kind, settings.values.agent.format).preset();
+    let login = match settings.values.agent.auth {
+        Some(Auth::Login) => {
+            Some(login::prepare(kind, &invocation.env, inputs.login).map_err(|error| {
+                ConfigError::Agent { key: "agent.auth", why: error.to_string() }
+            })?)
+        }
+        _ => None,
+    };
+    let values = Manifest::default();
+    let mut preset_layer = PresetLayer { kind, settings, values, prepared, login };
     for why in program.skipped {
         preset_layer.warn(format!("skipped on PATH: {why}"));
     }
@@ -79,16 +99,19 @@ pub(super) fn prepare(
     preset_layer.program(&program);
     preset_layer.environment(&preset);
     preset_layer.network(&preset, invocation);
-    preset_layer.budgets(preset.usage_reporting);
-    let PresetLayer { values, mut prepared, .. } = preset_layer;
+    if invocation.command == MainCommand::Agent {
+        preset_layer.budgets(preset.usage_reporting);
+    }
+    let PresetLayer { values, mut prepared, login, .. } = preset_layer;
+    let login = login.map(|login| login.secrets).unwrap_or_default();
     settings.add_preset(values, kind.name());
-    prepared.agent = Some(FoundAgent { program: program.program, prompt_file });
+    prepared.agent = Some(FoundAgent { program: program.program, prompt_file, login });
     Ok(prepared)
 }
 
 /// Checks that need the resolved spec.
 pub(super) fn check(spec: &RunSpec, user_home: Option<&Path>) -> Result<(), ConfigError> {
-    let Some(work) = spec.agent.as_ref().filter(|work| work.agent.auth == Auth::Files) else {
+    let Some(agent) = spec.agent_spec().filter(|agent| agent.auth == Auth::Files) else {
         return Ok(());
     };
     let wrong = |why: String| Err(ConfigError::Agent { key: "agent.auth", why });
@@ -99,15 +122,38 @@ pub(super) fn check(spec: &RunSpec, user_home: Option<&Path>) -> Result<(), Conf
                 .to_owned(),
         );
     }
-    let files = adapter(work.agent.kind).preset().login_files;
+    let files = adapter(agent.kind).preset().login_files;
     let is_there = |file: &&&str| user_home.is_some_and(|home| home.join(file).is_file());
     match files.iter().find(is_there) {
         Some(_) => Ok(()),
         None if files.is_empty() => {
-            wrong(format!("no login files are known for {}", work.agent.kind.name()))
+            wrong(format!("no login files are known for {}", agent.kind.name()))
         }
         None => wrong(format!("~/{} does not exist; log in on the host first", files.join(", ~/"))),
     }
+}
+
+/// Keys of what belljar does with an agent that it drives itself.
+const DRIVEN: &[&str] =
+    &["agent.prompt", "agent.prompt_file", "agent.max_", "loop.", "setup.command", "setup.network"];
+
+/// A person drives the agent on a terminal: what was set for this run alone is a mistake, and the rest is a warning.
+fn not_in_terminal(settings: &Settings) -> Result<Option<String>, ConfigError> {
+    let shown = settings.shown();
+    let is_driven = |key: &str| DRIVEN.iter().any(|prefix| key.starts_with(prefix));
+    let set = || shown.iter().filter(|one| is_driven(&one.key) && one.origin != Origin::BuiltIn);
+    if let Some(found) = set().find(|one| one.origin.is_of_this_run()) {
+        let (key, origin) = (found.key.clone(), found.origin.to_string());
+        return Err(ConfigError::NotInTerminal { key, origin });
+    }
+    let keys: Vec<&str> = set().map(|one| one.key.as_str()).collect();
+    Ok((!keys.is_empty()).then(|| format!("not used on a terminal (-t): {}", keys.join(", "))))
+}
+
+/// The command of the agent's own interface on a terminal.
+pub(super) fn terminal_command(spec: &RunSpec) -> Option<Vec<OsText>> {
+    let agent = spec.terminal_agent.as_deref()?;
+    adapter(agent.kind).terminal_command(agent)
 }
 
 /// The program, and candidates that were skipped.
@@ -153,7 +199,7 @@ fn program(
             let falls_back = sandbox.fallback.iter().flatten().copied().any(is_engine);
             let may_be_inside = others || has_image || falls_back;
             match found {
-                None if !may_be_inside => Err(not_installed(kind, &skipped)),
+                None if !may_be_inside => Err(not_installed(kind, host.path, &skipped)),
                 found => Ok(ChosenProgram { found: found.unwrap_or_else(bare), skipped }),
             }
         }
@@ -173,9 +219,12 @@ fn program(
 }
 
 /// The sandbox has the host's programs, so a program missing on the host is missing in the sandbox too.
-fn not_installed(kind: AgentKind, skipped: &[String]) -> ConfigError {
+fn not_installed(kind: AgentKind, path: Option<&OsStr>, skipped: &[String]) -> ConfigError {
     let name = kind.name();
-    let mut why = format!("{name} is not on PATH");
+    let mut why = match path {
+        Some(path) => format!("{name} is not on PATH (searched in {})", OsText::from(path)),
+        None => format!("{name} is not on PATH, which is not set"),
+    };
     for one in skipped {
         why.push_str(&format!("; skipped: {one}"));
     }
@@ -188,9 +237,15 @@ fn not_installed(kind: AgentKind, skipped: &[String]) -> ConfigError {
 /// A prompt that is still the template costs as much as a real task.
 fn unwritten(settings: &Settings, text: &str) -> Option<String> {
     let file = settings.values.agent.prompt_file.as_ref()?;
-    text.contains(TASK_PLACEHOLDER).then(|| {
-        format!("{} is still the template; write the task into it, then run: belljar trust", file.0)
-    })
+    is_template(text).then(|| still_template(&file.0))
+}
+
+fn is_template(text: &str) -> bool {
+    TASK_PLACEHOLDERS.iter().any(|one| text.contains(one))
+}
+
+fn still_template(file: &OsText) -> String {
+    format!("{file} is still the template; write the task into it, then run: belljar trust")
 }
 
 fn from_manifest(settings: &Settings, key: &str) -> bool {
@@ -218,11 +273,25 @@ fn prompt_file(
             read_trusted(file.as_path(), distrusted, inputs.reader, inputs.home)?
         }
     };
+    prompt_text(&file.0, content).map(Some)
+}
+
+fn prompt_text(file: &OsText, content: Option<Vec<u8>>) -> Result<String, ConfigError> {
     let wrong = |why: String| ConfigError::Agent { key: "agent.prompt_file", why };
-    let content = content.ok_or_else(|| wrong(format!("{} does not exist", file.0)))?;
-    let text =
-        String::from_utf8(content).map_err(|_| wrong(format!("{} is not valid UTF-8", file.0)))?;
-    Ok(Some(text))
+    let content = content.ok_or_else(|| wrong(format!("{file} does not exist")))?;
+    String::from_utf8(content).map_err(|_| wrong(format!("{file} is not valid UTF-8")))
+}
+
+/// The prompt that `--prompt-file` of `resume` and `fork` names, by the rules for the same flag of `run`.
+pub fn read_prompt_file(path: &Path, cwd: &Path, home: &Home) -> Result<String, ConfigError> {
+    let path = cwd.join(path);
+    let content = read_trusted(&path, None, &super::open_reader(home)?, home)?;
+    let file = OsText::from(path.as_path());
+    let text = prompt_text(&file, content)?;
+    match is_template(&text) {
+        true => Err(ConfigError::Agent { key: "agent.prompt_file", why: still_template(&file) }),
+        false => Ok(text),
+    }
 }
 
 /// Builds the layer of the preset, with messages about it.
@@ -231,6 +300,8 @@ struct PresetLayer<'a> {
     settings: &'a Settings,
     values: Manifest,
     prepared: PreparedAgent,
+    /// With `auth = "login"`.
+    login: Option<PreparedLogin>,
 }
 
 impl PresetLayer<'_> {
@@ -284,11 +355,13 @@ impl PresetLayer<'_> {
 
     fn environment(&mut self, preset: &Preset) {
         let set = self.settings.values.sandbox.env.as_ref();
-        let login = preset.login_env.iter().filter(|_| self.auth() == Auth::Files);
+        let copied = preset.login_env.iter().filter(|_| self.auth() == Auth::Files);
+        let kept = self.login.iter().flat_map(|login| &login.env);
         let missing = preset
             .env
             .iter()
-            .chain(login)
+            .chain(copied)
+            .chain(kept)
             .filter(|(name, _)| !set.is_some_and(|set| set.0.contains_key(name.as_str())));
         let env: BTreeMap<String, OsText> =
             missing.map(|(name, value)| (name.clone(), value.as_str().into())).collect();
@@ -306,11 +379,13 @@ impl PresetLayer<'_> {
         }
         let allowed = self.settings.values.network.allow.clone().unwrap_or_default();
         let origin = self.settings.origin("network.allow");
+        let hosts = self.login.as_ref().map_or(&preset.hosts, |login| &login.rules).clone();
         if origin.is_some_and(Origin::is_of_this_run) && allowed.is_empty() {
-            let hosts = preset.hosts.join(", ");
+            let hosts = hosts.join(", ");
             self.warn(format!(
                 "the network is off, so the agent cannot reach its service ({hosts})"
             ));
+            self.login = None; // there is nothing to log in to
             return;
         }
         let login = preset.login_hosts.iter().filter(|_| self.auth() == Auth::Files);
@@ -319,7 +394,7 @@ impl PresetLayer<'_> {
             allowed.iter().any(|one| one == rule || one == host)
         };
         let new: Vec<String> =
-            preset.hosts.iter().chain(login).filter(|rule| !known(rule)).cloned().collect();
+            hosts.iter().chain(login).filter(|rule| !known(rule)).cloned().collect();
         if !new.is_empty() {
             self.report(&format!("network access to {}", new.join(", ")));
             self.values.network.allow = Some(allowed.into_iter().chain(new).collect());
@@ -330,14 +405,20 @@ impl PresetLayer<'_> {
                 let files = preset.login_files.join(", ~/");
                 self.report(&format!("logs in with a copy of ~/{files}"));
             }
+            Auth::Login => {
+                let line = self.login.as_ref().map(|login| login.line.clone());
+                line.into_iter().for_each(|line| self.report(&line));
+            }
         }
     }
 
-    /// The first secret that is set on the host, unless the settings already have one for that service.
+    /// The first secret that is set on the host, unless the settings already have one for that service, or for one of
+    /// its variables: that is the key of a gateway at another host.
     fn secret(&mut self, secrets: &[Secret], invocation: &Invocation) {
         let values = &self.settings.values;
         let configured = values.secret.iter().flat_map(|secrets| &secrets.0);
-        if configured.into_iter().any(|one| secrets.iter().any(|secret| secret.host == one.host)) {
+        let is_same = |one: &Secret, other: &Secret| one.host == other.host || one.env == other.env;
+        if configured.into_iter().any(|one| secrets.iter().any(|secret| is_same(one, secret))) {
             return;
         }
         let is_given = |name: &str| {
@@ -358,8 +439,9 @@ impl PresetLayer<'_> {
         };
         let Some(secret) = secrets.iter().find(has) else {
             let names: Vec<String> = secrets.iter().map(source).collect();
-            self.warn(format!(
-                "no login found: the host has no {}; set one of them, or add a [[secret]]",
+            self.prepared.no_login = Some(format!(
+                "{}: no login found: the host has no {}; set one of them, add a [[secret]], or use your subscription's login: -c agent.auth=login",
+                self.kind.name(),
                 names.join(", ")
             ));
             return;

@@ -12,6 +12,7 @@ pub(super) fn facts(cwd: &Path, env: &BTreeMap<OsString, OsString>) -> HostFacts
         home: user_home(env),
         cwd: cwd.to_owned(),
         env: env.clone(),
+        git_identity: None, // read where it is needed
     }
 }
 
@@ -40,7 +41,7 @@ pub(super) fn user_config(env: &BTreeMap<OsString, OsString>) -> Option<PathBuf>
     base.map(|base| base.join("belljar"))
 }
 
-fn absolute(env: &BTreeMap<OsString, OsString>, name: &str) -> Option<PathBuf> {
+pub(super) fn absolute(env: &BTreeMap<OsString, OsString>, name: &str) -> Option<PathBuf> {
     let path = env.get(OsStr::new(name)).map(PathBuf::from);
     path.filter(|path| path.is_absolute()).map(|path| belljar_spec::paths::clean(&path))
 }

@@ -7,7 +7,9 @@ mod dotenv;
 pub(crate) mod files;
 mod find;
 mod flags;
+mod git_identity;
 pub(crate) mod host;
+mod login_settings;
 mod manifest;
 mod secret;
 pub mod trust;
@@ -19,14 +21,17 @@ use std::path::{Path, PathBuf};
 
 use belljar_spec::egress::Reach;
 use belljar_spec::layers::{self, Variable};
-use belljar_spec::manifest::ManifestError;
+use belljar_spec::manifest::{GitIdentitySetting, ManifestError};
+use belljar_spec::network_list::Additions;
 use belljar_spec::{
     CeilingFile, Layer, MainCommand, Manifest, Origin, OsText, Purpose, Request, ResolveError,
-    Retention, RunSpec, Screen, Settings, Stdin, Terminal, Widening, env, env_file, resolve,
+    Retention, RunSpec, Screen, Settings, Stdin, Terminal, Until, Widening, env, env_file, resolve,
 };
 
+pub use agent::read_prompt_file;
 pub use files::ReadError;
 pub use flags::{FLAGS, Flag, FlagError, GivenFlags, Override};
+pub(crate) use secret::refuse_planned;
 pub use secret::{SecretError, secret_values};
 
 use files::DecisionReader;
@@ -56,10 +61,20 @@ pub enum ConfigFiles {
     Ignore,
 }
 
+/// Where a command starts that no setting gives a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartDirectory {
+    /// At the top of the workspace.
+    Workspace,
+    /// In the caller's directory, if that is in the workspace.
+    Current,
+}
+
 /// The inputs from the command line, or from a program that uses the library, and the environment.
 #[derive(Clone, Debug)]
 pub struct Invocation {
     pub cwd: PathBuf,
+    pub start: StartDirectory,
     pub env: BTreeMap<OsString, OsString>,
     /// The settings of this run alone, lowest first.
     pub overrides: Vec<Override>,
@@ -79,6 +94,7 @@ impl Invocation {
     pub fn new(cwd: PathBuf, env: BTreeMap<OsString, OsString>, command: MainCommand) -> Self {
         Self {
             cwd,
+            start: StartDirectory::Workspace,
             env,
             overrides: Vec::new(),
             command,
@@ -104,6 +120,8 @@ pub struct Loaded {
     pub warnings: Vec<String>,
     /// What the agent's preset added, one line each; empty without an agent.
     pub agent: Vec<String>,
+    /// Why the work of its agent would be in vain; `run` does not start it, except with `--yes`.
+    pub obstacles: Vec<String>,
 }
 
 /// The settings without a command: for `config show`.
@@ -168,6 +186,10 @@ pub enum ConfigError {
         "{key} ({origin}) is only for a run with an agent, but this run has a command; remove one of them"
     )]
     ForAgents { key: String, origin: String },
+    #[error(
+        "{key} ({origin}) is for an agent that belljar drives; on a terminal (-t) you do; remove one of them"
+    )]
+    NotInTerminal { key: String, origin: String },
     #[error(transparent)]
     Rule(#[from] crate::exec_rules::RuleError),
     #[error(
@@ -213,7 +235,9 @@ fn untrusted(
 pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError> {
     let LoadedSettings { mut settings, manifest, mut warnings, env_files, accepted, reader } =
         load_settings(invocation, home)?;
+    let login = login_settings::read(invocation, &settings, &reader, home)?;
     let inputs = agent::AgentInputs {
+        login: &login,
         invocation,
         manifest: manifest.as_deref(),
         accepted: &accepted,
@@ -229,6 +253,10 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
         terminal: invocation.terminal,
         screen: invocation.screen,
         default_workspace: directory.to_owned(),
+        start_in: match invocation.start {
+            StartDirectory::Current => Some(invocation.cwd.clone()),
+            StartDirectory::Workspace => None,
+        },
         manifest: manifest.clone(),
         env_files,
         reach: invocation.reach,
@@ -236,19 +264,44 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
         untrusted_tree: accepted.untrusted_tree.clone(),
     };
     refuse_unsupported(&settings)?;
-    if invocation.command != MainCommand::Agent {
+    if !invocation.command.is_agent() {
         refuse_flags_for_agents(&settings)?;
     }
-    let facts = host::facts(&invocation.cwd, &invocation.env);
-    let spec = resolve(&settings, &request, &facts)?;
+    let mut facts = host::facts(&invocation.cwd, &invocation.env);
+    if matches!(settings.values.sandbox.git_identity, None | Some(GitIdentitySetting::Host)) {
+        facts.git_identity = git_identity::of_user(&invocation.env);
+    }
+    let mut spec = resolve(&settings, &request, &facts)?;
+    if let Some(command) = agent::terminal_command(&spec) {
+        spec.command = command;
+    }
     agent::check(&spec, facts.home.as_deref())?;
-    crate::exec_rules::RuleSet::compile(&spec.commands)?;
+    crate::exec_rules::RuleSet::check(&spec.commands)?;
     for name in passed_but_missing(invocation) {
         warnings.push(format!("-e {name}: not set on the host, so it is not set in the sandbox"));
     }
     warnings.extend(dotenv::warning(&spec));
+    let mut obstacles: Vec<String> = agent.unwritten.into_iter().collect();
+    match &spec.agent {
+        Some(work) if !work.repeat.is_once() => obstacles.extend(agent.no_login),
+        // Whoever starts it once sees at once that it fails.
+        _ => warnings.extend(agent.no_login),
+    }
+    obstacles.extend(leftover_file(&spec));
     let (retention, agent) = (spec.retention, agent.lines);
-    Ok(Loaded { retention, spec, settings, manifest, warnings, agent })
+    Ok(Loaded { retention, spec, settings, manifest, warnings, agent, obstacles })
+}
+
+/// The file of `until`, if an earlier run left it in the workspace.
+fn leftover_file(spec: &RunSpec) -> Option<String> {
+    let Some(Until::File { path }) = &spec.agent.as_ref()?.repeat.until else { return None };
+    let tree = spec.workspace.as_ref()?.source.as_path();
+    belljar_workspace::find_file(tree, path.as_path())?;
+    let file = OsText::from(tree.join(path.as_path()));
+    Some(format!(
+        "{file} (loop.until) exists already, so it does not show that this run is done; remove it, or it counts only \
+         when it is written again"
+    ))
 }
 
 /// Keys that parse, because their names are reserved, but have no effect yet.
@@ -259,11 +312,16 @@ fn refuse_unsupported(settings: &Settings) -> Result<(), ConfigError> {
         key.strip_prefix(section)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     };
-    let found = settings.shown().into_iter().find(|shown| {
-        shown.origin != Origin::BuiltIn
-            && shown.value != "[]"
-            && UNSUPPORTED.iter().any(|section| is_below(&shown.key, section))
-    });
+    let is_meant = |key: &str, origin: &Origin| {
+        *origin != Origin::BuiltIn && UNSUPPORTED.iter().any(|section| is_below(key, section))
+    };
+    if !settings.origins().any(|(key, origin)| is_meant(key, origin)) {
+        return Ok(());
+    }
+    let found = settings
+        .shown()
+        .into_iter()
+        .find(|shown| shown.value != "[]" && is_meant(&shown.key, &shown.origin));
     match found {
         Some(shown) => {
             Err(ConfigError::Unsupported { key: shown.key, origin: shown.origin.to_string() })
@@ -275,19 +333,17 @@ fn refuse_unsupported(settings: &Settings) -> Result<(), ConfigError> {
 /// The manifest may have an agent even if this run has a command; a setting for agents of this run alone is a
 /// mistake.
 fn refuse_flags_for_agents(settings: &Settings) -> Result<(), ConfigError> {
-    for section in ["agent", "loop", "setup"] {
-        let is_set = |key: &str, origin: &Origin| {
-            origin.is_of_this_run()
-                && key.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'))
-        };
-        let shown = settings.shown();
-        let found = shown.iter().find(|shown| is_set(&shown.key, &shown.origin));
-        if let Some(found) = found {
-            let (key, origin) = (found.key.clone(), found.origin.to_string());
-            return Err(ConfigError::ForAgents { key, origin });
+    let is_set = |key: &str, origin: &Origin| {
+        origin.is_of_this_run()
+            && ["agent.", "loop.", "setup."].iter().any(|section| key.starts_with(section))
+    };
+    match settings.origins().find(|(key, origin)| is_set(key, origin)) {
+        Some((key, origin)) => {
+            let (key, origin) = (key.to_owned(), origin.to_string());
+            Err(ConfigError::ForAgents { key, origin })
         }
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Names after `-e` without a value that the host does not have.
@@ -352,7 +408,7 @@ pub fn load_settings(invocation: &Invocation, home: &Home) -> Result<LoadedSetti
         let higher = variables.iter().chain(&overrides).rev();
         let kinds = higher.map(|layer| layer.values.agent.kind);
         let kinds = kinds.chain([manifest.values.agent.kind, lower.agent.kind]);
-        let is_for_agent = invocation.command == MainCommand::Agent;
+        let is_for_agent = invocation.command.is_agent();
         let above = variables.iter().chain(&overrides).cloned().collect();
         let above = Settings::merge(above, None, user_home.as_deref()).values;
         let check = manifest::ManifestCheck {
@@ -415,6 +471,14 @@ pub(crate) fn open_reader(home: &Home) -> Result<DecisionReader, TrustError> {
 pub fn check_ceiling(system: &Path, spec: &RunSpec) -> Result<(), ConfigError> {
     match read_ceiling(system)? {
         Some(ceiling) => Ok(ceiling.check_spec(spec).map_err(ResolveError::from)?),
+        None => Ok(()),
+    }
+}
+
+/// Whether the list of a live run may get these additions under the current ceiling.
+pub(crate) fn check_additions(system: &Path, additions: &Additions) -> Result<(), ConfigError> {
+    match read_ceiling(system)? {
+        Some(ceiling) => Ok(ceiling.check_additions(additions).map_err(ResolveError::from)?),
         None => Ok(()),
     }
 }
@@ -498,4 +562,14 @@ fn read_env_files(
         files.insert(path.into(), lines);
     }
     Ok(files)
+}
+
+/// The variables in a file that `exec --env-file` names. A file in a tree that a run could write to must be trusted: a
+/// name without a value asks for the host's.
+pub fn read_env_file(path: &Path, home: &Home) -> Result<Vec<env_file::EnvLine>, ConfigError> {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let Some(content) = read_trusted(&path, None, &open_reader(home)?, home)? else {
+        return Err(ConfigError::NoEnvFile { path, key: "--env-file".to_owned() });
+    };
+    env_file::parse(&content).map_err(|error| ConfigError::EnvFile { path, error })
 }

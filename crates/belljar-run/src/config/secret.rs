@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 
 use belljar_bind::host_program;
 use belljar_bind::resolve::resolve;
-use belljar_spec::RunSpec;
 use belljar_spec::egress::{SecretSource, SecretSpec, SecretValue};
 use belljar_spec::text::escape;
+use belljar_spec::{MountKind, PlannedMount, RunSpec, Source};
 use zeroize::Zeroizing;
+
+use crate::login::{self, LoginError, RunLogin};
 
 /// Longer than any credential.
 const MAX_BYTES: usize = 8 * 1024;
@@ -28,6 +30,8 @@ const OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
+    #[error("agent.auth: {0}")]
+    Login(#[from] LoginError),
     #[error("secret {env}: {why}")]
     Source { env: String, why: String },
     #[error("secret {env}: cannot read {path}", path = .path.display())]
@@ -52,16 +56,17 @@ pub fn secret_values(
     env: &BTreeMap<OsString, OsString>,
     directory: &Path,
 ) -> Result<Vec<SecretValue>, SecretError> {
-    let visible: Vec<PathBuf> = spec
-        .workspace
-        .iter()
-        .chain(&spec.mounts)
-        .filter_map(|mount| mount.source.as_path().canonicalize().ok())
-        .collect();
+    let mounts = spec.workspace.iter().chain(&spec.mounts).map(|mount| mount.source.as_path());
+    refuse_visible(spec, mounts.chain(spec.tools.iter().map(|tool| tool.as_path())))?;
+    let mut login = match RunLogin::of(spec) {
+        Some(login) => login::values_at_start(&login)?,
+        None => Vec::new(),
+    };
     let mut values = Vec::new();
     for secret in &spec.egress.secrets {
-        if let SecretSource::File { path } = &secret.source {
-            refuse_visible(&secret.env, path.as_path(), &visible)?;
+        if let Some(at) = login.iter().position(|value| value.env == secret.env) {
+            values.push(login.swap_remove(at));
+            continue;
         }
         values.push(value_of(secret, env, directory)?);
     }
@@ -75,20 +80,56 @@ pub fn secret_values(
     }
 }
 
-/// A file that the run can read is not secret from it.
-fn refuse_visible(secret: &str, path: &Path, visible: &[PathBuf]) -> Result<(), SecretError> {
-    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    match visible.iter().find(|source| real.starts_with(source)) {
-        None => Ok(()),
-        Some(source) => Err(SecretError::Source {
-            env: secret.to_owned(),
-            why: format!(
+/// Judges the files of secrets by every part of the host that the run is given, of whatever setting it comes.
+pub(crate) fn refuse_planned(spec: &RunSpec, mounts: &[PlannedMount]) -> Result<(), SecretError> {
+    let given = mounts.iter().filter_map(|mount| match &mount.what {
+        MountKind::Bind { source: Source::Path { path }, .. } => Some(path.as_path()),
+        MountKind::RootDirectory { source }
+        | MountKind::Sent { source, .. }
+        | MountKind::Copy { source } => Some(source.as_path()),
+        _ => None,
+    });
+    refuse_visible(spec, given)
+}
+
+/// A file that the run can read is not secret from it. Files and directories are compared by identity: one directory
+/// can have several paths.
+fn refuse_visible<'p>(
+    spec: &RunSpec,
+    given: impl Iterator<Item = &'p Path>,
+) -> Result<(), SecretError> {
+    let files = secret_files(spec);
+    if files.is_empty() {
+        return Ok(());
+    }
+    let identity = |path: &Path| path.metadata().ok().map(|facts| (facts.dev(), facts.ino()));
+    let given: Vec<(&Path, (u64, u64))> =
+        given.filter_map(|path| Some((path, identity(path)?))).collect();
+    for (secret, path) in files {
+        let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let above: Vec<(u64, u64)> = real.ancestors().filter_map(identity).collect();
+        if let Some((source, _)) = given.iter().find(|(_, identity)| above.contains(identity)) {
+            let why = format!(
                 "{} is inside {}, which the run can read; move it elsewhere",
                 path.display(),
                 source.display()
-            ),
-        }),
+            );
+            return Err(SecretError::Source { env: secret.to_owned(), why });
+        }
     }
+    Ok(())
+}
+
+/// The files on the host that hold values, each with the name of its secret.
+fn secret_files(spec: &RunSpec) -> Vec<(&str, &Path)> {
+    let held = spec.egress.secrets.iter().filter_map(|secret| match &secret.source {
+        SecretSource::File { path } => Some((secret.env.as_str(), path.as_path())),
+        SecretSource::Login(login) => Some(("of the agent's login", login.file.as_path())),
+        SecretSource::Env { .. } | SecretSource::Command { .. } | SecretSource::Keyring { .. } => {
+            None
+        }
+    });
+    held.collect()
 }
 
 fn value_of(
@@ -101,6 +142,10 @@ fn value_of(
         SecretSource::File { path } => from_file(&secret.env, path.as_path())?,
         SecretSource::Command { argv } => from_command(&secret.env, argv, directory)?,
         SecretSource::Keyring { entry } => from_keyring(&secret.env, entry, directory)?,
+        SecretSource::Login(_) => {
+            let why = "the agent's login has no such part".to_owned();
+            return Err(SecretError::Source { env: secret.env.clone(), why });
+        }
     };
     let wrong = |why: &str| SecretError::Source { env: secret.env.clone(), why: why.to_owned() };
     let text = std::str::from_utf8(&bytes).map_err(|_| wrong("the value is not UTF-8"))?;
@@ -308,19 +353,115 @@ mod tests {
         );
     }
 
+    /// A spec with these secrets, and nothing of the host.
+    fn spec(sources: Vec<SecretSource>) -> RunSpec {
+        use belljar_spec::{
+            BackendChoice, HostFacts, Layer, MainCommand, Manifest, Origin, Request, Settings,
+        };
+        let mut values = Manifest::default();
+        values.sandbox.backend = Some(BackendChoice::Host);
+        let layer = Layer { origin: Origin::BuiltIn, directory: "/".into(), values };
+        let settings = Settings::merge(vec![layer], None, None);
+        let request = Request::new(MainCommand::Argv(vec!["true".into()]), "/".into());
+        let spec = belljar_spec::resolve(&settings, &request, &HostFacts::default()).unwrap();
+        let mut spec = RunSpec { workspace: None, ..spec };
+        spec.egress.secrets = sources
+            .into_iter()
+            .map(|source| SecretSpec {
+                env: "KEY".into(),
+                host: "a".parse().unwrap(),
+                port: 443,
+                place: belljar_spec::egress::SecretPlace::Bearer,
+                source,
+            })
+            .collect();
+        spec
+    }
+
+    fn both_kinds(path: &Path) -> [SecretSource; 2] {
+        let login = belljar_spec::egress::LoginSource {
+            agent: belljar_spec::manifest::AgentKind::Claude,
+            part: belljar_spec::egress::LoginPart::AccessToken,
+            file: path.into(),
+            lock: "/nonexistent".into(),
+            token_url: String::new(),
+        };
+        [SecretSource::File { path: path.into() }, SecretSource::Login(login)]
+    }
+
     #[test]
     fn a_file_that_the_run_sees_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let tree = directory.path().canonicalize().unwrap();
-        std::fs::create_dir(tree.join("work")).unwrap();
-        std::fs::write(tree.join("work/key"), "v").unwrap();
-        std::os::unix::fs::symlink(tree.join("work/key"), tree.join("link")).unwrap();
-        let visible = [tree.join("work")];
-        for path in ["work/key", "link"] {
-            let refused = refuse_visible("KEY", &tree.join(path), &visible).unwrap_err();
-            assert!(refused.to_string().contains("which the run can read"), "{refused}");
+        std::fs::create_dir_all(tree.join("work/deep")).unwrap();
+        std::fs::write(tree.join("work/deep/key"), "v").unwrap();
+        std::fs::write(tree.join("worker"), "v").unwrap();
+        std::os::unix::fs::symlink(tree.join("work/deep/key"), tree.join("link")).unwrap();
+        std::os::unix::fs::symlink(tree.join("work"), tree.join("other-name")).unwrap();
+        for (file, given, is_refused) in [
+            ("work/deep/key", "work", true),
+            ("link", "work", true),
+            ("work/deep/key", "other-name", true),
+            ("work/deep/key", "work/deep/key", true),
+            ("worker", "work", false),
+            ("work/deep/key", "worker", false),
+        ] {
+            for source in both_kinds(&tree.join(file)) {
+                let spec = spec(vec![source]);
+                let judged = refuse_visible(&spec, [tree.join(given).as_path()].into_iter());
+                match judged {
+                    Err(error) => {
+                        assert!(is_refused, "{file} {given}");
+                        assert!(error.to_string().contains("which the run can read"), "{error}");
+                    }
+                    Ok(()) => assert!(!is_refused, "{file} {given}"),
+                }
+            }
         }
-        refuse_visible("KEY", &tree.join("worker"), &visible).unwrap();
+    }
+
+    #[test]
+    fn a_tool_shows_its_files_to_the_run() {
+        let directory = tempfile::tempdir().unwrap();
+        let tree = directory.path().canonicalize().unwrap();
+        std::fs::create_dir_all(tree.join("tool/share")).unwrap();
+        std::fs::create_dir(tree.join("other")).unwrap();
+        let key = tree.join("tool/share/key");
+        std::fs::write(&key, "v").unwrap();
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let mut spec = spec(vec![SecretSource::File { path: key.as_path().into() }]);
+        spec.tools = vec![tree.join("tool").as_path().into()];
+        let refused = secret_values(&spec, &BTreeMap::new(), &tree).unwrap_err();
+        assert!(refused.to_string().contains("which the run can read"), "{refused}");
+        spec.tools = vec![tree.join("other").as_path().into()];
+        assert_eq!(secret_values(&spec, &BTreeMap::new(), &tree).unwrap()[0].value, "v");
+    }
+
+    #[test]
+    fn every_planned_source_is_judged() {
+        let directory = tempfile::tempdir().unwrap();
+        let tree = directory.path().canonicalize().unwrap();
+        std::fs::write(tree.join("key"), "v").unwrap();
+        let [_, login] = both_kinds(&tree.join("key"));
+        let spec = spec(vec![login]);
+        let here = belljar_spec::OsText::from(tree.as_path());
+        let (size, access) = (1, belljar_spec::Access::ReadOnly);
+        let kinds = [
+            MountKind::Bind {
+                source: Source::Path { path: here.clone() },
+                access,
+                presence: belljar_spec::Presence::Required,
+                tree: belljar_spec::Tree::Tool,
+            },
+            MountKind::RootDirectory { source: here.clone() },
+            MountKind::Sent { source: here.clone(), access, size },
+            MountKind::Copy { source: tree.join("key").as_path().into() },
+        ];
+        for what in kinds {
+            refuse_planned(&spec, &[PlannedMount { target: "/x".into(), what }]).unwrap_err();
+        }
+        let other = MountKind::Copy { source: "/etc/hostname".into() };
+        refuse_planned(&spec, &[PlannedMount { target: "/x".into(), what: other }]).unwrap();
     }
 
     #[test]

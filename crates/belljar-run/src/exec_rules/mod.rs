@@ -72,9 +72,20 @@ pub enum RuleVerdict {
 }
 
 impl RuleSet {
-    /// The built-in rules and those of the policy. Fails if an example of a rule is wrong.
+    /// Whether the policy's own rules are valid: fails if an example of a rule is wrong.
+    pub fn check(policy: &CommandPolicy) -> Result<(), RuleError> {
+        Self::of_policy(policy).map(drop)
+    }
+
+    /// The built-in rules and those of the policy.
     pub fn compile(policy: &CommandPolicy) -> Result<Self, RuleError> {
-        let mut rules = Self { deny: built_in(), allow: Vec::new() };
+        let mut rules = Self::of_policy(policy)?;
+        rules.deny.splice(..0, built_in());
+        Ok(rules)
+    }
+
+    fn of_policy(policy: &CommandPolicy) -> Result<Self, RuleError> {
+        let mut rules = Self::default();
         for (list, specs) in [("deny", &policy.deny), ("allow", &policy.allow)] {
             for spec in specs {
                 let rule = checked(list, spec)?;

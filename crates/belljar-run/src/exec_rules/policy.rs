@@ -1,5 +1,7 @@
 //! The command policy of one run: decides whether a command is started, warned about or refused.
 
+use std::cell::OnceCell;
+
 use belljar_spec::manifest::CommandMode;
 use belljar_spec::{CommandPolicy, OsText};
 
@@ -25,16 +27,13 @@ pub(crate) struct BrokenRule {
 #[derive(Debug)]
 pub(crate) struct ExecRules {
     policy: CommandPolicy,
-    rules: Result<RuleSet, RuleError>,
+    /// Made for the first command that is checked: most runs have none.
+    rules: OnceCell<Result<RuleSet, RuleError>>,
 }
 
 impl ExecRules {
     pub(crate) fn new(policy: &CommandPolicy) -> Self {
-        let rules = match policy.mode {
-            CommandMode::Off => Ok(RuleSet::default()),
-            CommandMode::Warn | CommandMode::Strict => RuleSet::compile(policy),
-        };
-        Self { policy: policy.clone(), rules }
+        Self { policy: policy.clone(), rules: OnceCell::new() }
     }
 
     pub(crate) fn check(&self, argv: &[OsText]) -> RuleDecision {
@@ -56,7 +55,7 @@ impl ExecRules {
             let piece = argv.first().map_or(String::new(), OsText::to_string);
             RuleVerdict::Denied { rule: UNDECIDED.to_owned(), why, piece }
         };
-        match &self.rules {
+        match self.rules.get_or_init(|| RuleSet::compile(&self.policy)) {
             Err(error) => undecided(error.to_string()),
             Ok(rules) if !RuleSet::needs_grammar(argv) => rules.judge(argv),
             Ok(_) => judge_process::judge(&self.policy, argv)

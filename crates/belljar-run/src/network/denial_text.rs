@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use belljar_spec::egress::DenyReason;
+use belljar_spec::egress::{DenyReason, PROXY_PORT};
 use belljar_spec::host_rule::USUAL_PORTS;
 use belljar_spec::{Host, HostRule};
 
@@ -20,6 +20,16 @@ impl DeniedHost {
         let host = &self.host;
         let detail = self.detail.as_deref().unwrap_or("unknown");
         match self.reason {
+            DenyReason::AddressNotListed | DenyReason::NotListed if self.is_loopback() => {
+                match self.stage {
+                    PolicyPhase::Run => format!(
+                        "{host} is the host's loopback; a route leads an HTTP service of the host to the sandbox"
+                    ),
+                    PolicyPhase::Setup => {
+                        format!("{host} is the host's loopback, which no set-up can reach")
+                    }
+                }
+            }
             DenyReason::NotListed => format!("no rule allows {host}"),
             DenyReason::PortNotListed => format!("a rule allows {host}, but not this port"),
             DenyReason::RequestNotListed => {
@@ -50,6 +60,11 @@ impl DeniedHost {
     /// The manifest section of the line.
     pub fn section(&self) -> &'static str {
         match (self.stage, self.reason) {
+            (PolicyPhase::Run, DenyReason::AddressNotListed | DenyReason::NotListed)
+                if self.is_loopback() =>
+            {
+                "[[route]]"
+            }
             (PolicyPhase::Run, _)
             | (PolicyPhase::Setup, DenyReason::PrivateAddress | DenyReason::Budget) => "[network]",
             (PolicyPhase::Setup, _) => "[setup]",
@@ -61,6 +76,11 @@ impl DeniedHost {
     pub fn line(&self) -> Option<String> {
         let (host, port) = (&self.host, self.port?);
         Host::parse(host.as_bytes()).ok()?;
+        if matches!(self.reason, DenyReason::AddressNotListed | DenyReason::NotListed)
+            && self.is_loopback()
+        {
+            return self.route(port);
+        }
         let usual = USUAL_PORTS.contains(&port);
         let named = if usual { host.clone() } else { format!("{host}:{port}") };
         match self.reason {
@@ -107,6 +127,24 @@ impl DeniedHost {
 }
 
 impl DeniedHost {
+    /// Clients inside take such a name for the sandbox's own loopback, so a rule would not help them.
+    fn is_loopback(&self) -> bool {
+        match Host::parse(self.host.as_bytes()) {
+            Ok(Host::Address(address)) => address.is_loopback(),
+            Ok(Host::Name(_)) => self.host == "localhost" || self.host.ends_with(".localhost"),
+            Err(_) => false,
+        }
+    }
+
+    /// The keys of a route to the same port of the host's loopback.
+    fn route(&self, port: u16) -> Option<String> {
+        let is_v6 = matches!(Host::parse(self.host.as_bytes()), Ok(Host::Address(IpAddr::V6(_))));
+        let address = if is_v6 { "[::1]" } else { "127.0.0.1" };
+        let is_free = port != 0 && port != PROXY_PORT;
+        (self.stage == PolicyPhase::Run && is_free)
+            .then(|| format!("listen = {port}\nto = \"http://{address}:{port}\""))
+    }
+
     /// `allow_private` does not cover link-local and reserved addresses.
     fn resolves_to_local_network(&self) -> bool {
         let address = self.detail.as_deref().and_then(|detail| detail.parse::<IpAddr>().ok());
@@ -164,6 +202,18 @@ mod tests {
             path: Some(path.into()),
             ..denied(DenyReason::RequestNotListed, 80)
         };
+        let local = |host: &str, stage| DeniedHost {
+            host: host.into(),
+            stage,
+            ..denied(DenyReason::AddressNotListed, 8080)
+        };
+        let route = local("127.0.0.1", PolicyPhase::Run);
+        assert_eq!(route.section(), "[[route]]");
+        assert_eq!(route.line().unwrap(), "listen = 8080\nto = \"http://127.0.0.1:8080\"");
+        assert!(local("localhost", PolicyPhase::Run).line().unwrap().contains("127.0.0.1:8080"));
+        assert_eq!(local("127.0.0.1", PolicyPhase::Setup).line(), None);
+        let other = local("10.0.0.1", PolicyPhase::Run);
+        assert_eq!(other.line().unwrap(), "allow = [\"10.0.0.1:8080\"]", "the control");
         assert_eq!(requested("/v1/x").line().unwrap(), "allow = [\"GET a.example/v1/x\"]");
         assert_eq!(requested("/x\",\"*\",\"y").line().unwrap(), "allow = [\"GET a.example\"]");
     }

@@ -5,12 +5,13 @@ mod denial_text;
 use std::collections::BTreeMap;
 
 use belljar_spec::egress::{
-    DenyReason, EgressAllowed, EgressBudgetHit, EgressDenied, Published, Via,
+    DenyReason, EgressAllowed, EgressBudgetHit, EgressDenied, Published, Reach, Via,
 };
 use belljar_spec::host_rule::USUAL_PORTS;
+use belljar_spec::network_list::NetworkList;
 use belljar_spec::{Event, EventKind, Host, RunId};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use belljar_record::home::Home;
 use belljar_record::{EventReader, ReadError};
@@ -29,6 +30,46 @@ pub struct NetworkReport {
     pub lost: bool,
     /// The setup has ended, and hosts that only the setup could reach are blocked.
     pub narrowed: bool,
+    /// What the operator changed while the run was alive, in order.
+    pub changes: Vec<ListChange>,
+}
+
+/// The list of a run before and after a change by the operator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ListChange {
+    pub time: String,
+    pub before: NetworkList,
+    pub after: NetworkList,
+}
+
+#[derive(Deserialize)]
+struct ListChanged {
+    before: NetworkList,
+    after: NetworkList,
+}
+
+impl ListChange {
+    /// Entries that were added, and entries that were removed, as a person writes them.
+    pub fn differences(&self) -> (Vec<String>, Vec<String>) {
+        let (before, after) = (entries(&self.before), entries(&self.after));
+        let only = |these: &[String], others: &[String]| {
+            these.iter().filter(|entry| !others.contains(entry)).cloned().collect()
+        };
+        (only(&after, &before), only(&before, &after))
+    }
+}
+
+fn entries(list: &NetworkList) -> Vec<String> {
+    let learns = (list.reach == Reach::Learn).then(|| "every public name".to_owned());
+    let routes = list.routes.iter().map(|listen| format!("route {listen}"));
+    let setup = list.setup.iter().flatten().map(|rule| format!("{rule} for the set-up"));
+    learns
+        .into_iter()
+        .chain(list.allow.iter().cloned())
+        .chain(list.allow_private.iter().map(|host| format!("private {host}")))
+        .chain(routes)
+        .chain(setup)
+        .collect()
 }
 
 /// A host and port that was allowed, with all its connections and requests.
@@ -107,6 +148,12 @@ impl ReportBuilder {
             EventKind::EgressNarrowed => {
                 self.report.narrowed = true;
                 self.close_phase(PolicyPhase::Setup);
+            }
+            EventKind::NetworkChanged => {
+                let time = event.time.clone();
+                if let Some(ListChanged { before, after }) = read(event) {
+                    self.report.changes.push(ListChange { time, before, after });
+                }
             }
             // Only budgets of the proxy parse; other limits have no budget.
             EventKind::LimitHit => self.report.budgets.extend(read::<EgressBudgetHit>(event)),

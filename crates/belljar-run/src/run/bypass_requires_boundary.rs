@@ -19,7 +19,7 @@ const BOUNDARY: &[Clause] = &[
 ];
 
 pub(super) fn bypasses(spec: &RunSpec) -> bool {
-    spec.agent.as_ref().is_some_and(|work| work.agent.permissions == Permissions::Bypass)
+    spec.agent_spec().is_some_and(|agent| agent.permissions == Permissions::Bypass)
 }
 
 /// Refuses to let an agent act without asking where the posture does not hold.
@@ -52,9 +52,9 @@ fn needs(needs: String) -> LaunchError {
 
 /// A login inside is a credential inside.
 pub(super) fn mark_login(spec: &RunSpec, posture: &mut Posture) {
-    if spec.agent.as_ref().is_some_and(|work| work.agent.auth == Auth::Files) {
+    if spec.agent_spec().is_some_and(|agent| agent.auth == Auth::Files) {
         let why = "a copy of the agent's login lies in the run's home, where the agent can read it";
-        let fix = "use auth = \"secret\"";
+        let fix = "use auth = \"login\" or \"secret\"";
         posture.set(Clause::EnvClean, Enforcement::weaker(why).with_fix(fix));
     }
 }
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_login_inside_shows_in_the_posture() {
-        for (auth, holds) in [(Auth::Secret, true), (Auth::Files, false)] {
+        for (auth, holds) in [(Auth::Secret, true), (Auth::Login, true), (Auth::Files, false)] {
             let mut posture = posture(None);
             mark_login(&spec(Permissions::Bypass, auth), &mut posture);
             assert_eq!(posture.get(Clause::EnvClean).is_enforced(), holds);

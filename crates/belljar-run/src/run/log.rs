@@ -18,17 +18,8 @@ use belljar_record::redact::plan_without_secret_values;
 use super::LaunchError;
 use super::run_record::{new_record, write_record};
 use super::timings;
-use belljar_record::ballast;
 use belljar_record::home::Home;
-use belljar_record::ledger::Ledger;
-use belljar_record::{HomeKey, Recorder, Secrets};
-
-/// Whether the ledger knows the log's head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Anchored {
-    Yes,
-    No,
-}
+use belljar_record::{HomeKey, Recorder, RunIndex, Secrets};
 
 pub(super) struct RunLog {
     pub(super) recorder: Recorder,
@@ -59,6 +50,11 @@ impl RunLog {
         Ok(Self { recorder, record, directory: run_dir.directory.clone() })
     }
 
+    /// What is written so far is on disk when this returns.
+    pub(super) fn sync(&mut self) -> Result<(), LaunchError> {
+        Ok(self.recorder.barrier()?)
+    }
+
     /// The sandbox stands.
     pub(super) fn started(&mut self, started: &Started) -> Result<(), LaunchError> {
         self.recorder
@@ -66,8 +62,8 @@ impl RunLog {
         write_record(&self.record, &self.directory)
     }
 
-    /// Writes the end: durable when this returns. The ledger follows.
-    pub(super) fn close(mut self, home: &Home, outcome: &Outcome) -> Result<Anchored, LaunchError> {
+    /// Writes the end: durable when this returns. What listings are made from follows.
+    pub(super) fn stop(mut self, outcome: &Outcome) -> Result<RunIndex, LaunchError> {
         if self.recorder.is_sound() {
             let gone = match &outcome.leak {
                 None => self.recorder.event(EventKind::SandboxDestroyed, &json!({})),
@@ -88,16 +84,7 @@ impl RunLog {
         outcome.failure =
             outcome.failure.map(|failure| self.recorder.secrets().mask_failure(&failure));
         self.record.outcome = Some(outcome);
-        // Both can be made again from the log.
-        let write = || write_record(&self.record, &self.directory);
-        let written = ballast::or_give_up(home, write, LaunchError::is_no_space);
-        let row = self.record.ledger_row(self.recorder.anchor());
-        let anchored = Ledger::write(home, |ledger| ledger.upsert(&row));
-        ballast::keep(home);
-        Ok(match (written, anchored) {
-            (Ok(()), Ok(())) => Anchored::Yes,
-            _ => Anchored::No,
-        })
+        Ok(RunIndex::of_supervisor(self.record, self.recorder.anchor()))
     }
 }
 
@@ -151,6 +138,7 @@ impl<'a> Start<'a> {
 
 /// Tells one start of the machine from the next.
 pub(super) fn boot_id() -> String {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let id =
+        belljar_sys::kernel_file::read_text("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().to_owned()
 }

@@ -25,10 +25,12 @@ use belljar_backend::{BindError, DestroyError, PlanError, StartError, Unavailabl
 pub use belljar_backend::{Fetch, ImageError, PullProgress, Unwatched};
 use belljar_spec::egress::Published;
 use belljar_spec::wire::control::LaunchRefusal;
-use belljar_spec::{AgentWork, BackendName, OsText, Plan, Posture, RunId, SkippedBackend, Unmet};
+use belljar_spec::{
+    AgentWork, BackendName, GitIdentity, OsText, Plan, Posture, RunId, SkippedBackend, Unmet,
+};
 use serde::Serialize;
 
-pub use launch::launch;
+pub use launch::{Close, launch};
 pub use reconcile::{ReconcileError, Reconciled, reconcile};
 pub use resume::{Ask, Extend, ResumeError, ResumeLock, Resumed, prepare_resume};
 pub use resume_check::ResumeMismatch;
@@ -143,10 +145,12 @@ pub enum LaunchError {
         "the value of the secret {secret} stands in the variable {variable}, which goes inside; drop one of them"
     )]
     SecretInside { secret: String, variable: String },
+    #[error(transparent)]
+    SecretVisible(#[from] crate::config::SecretError),
     #[error("there is no command to run")]
     NoCommand,
     #[error(
-        "{0}: not as at the first start: {how}; if that is intended, pass --allow {0}",
+        "{0} changed since the first start: {how}; to accept that: --allow {0}",
         what.name()
     )]
     Differs { what: ResumeMismatch, how: String },
@@ -167,13 +171,15 @@ pub fn note_copied_out(home: &belljar_record::Home, path: &std::path::Path) -> s
     belljar_record::writable_trees::note(home, &[path.to_owned()])
 }
 
-impl LaunchError {
-    /// A file of the record could not be written for want of room.
-    fn is_no_space(&self) -> bool {
-        matches!(self, Self::Record { error, .. } if belljar_record::ballast::is_no_space(error))
-    }
+/// The trees in which a run, a live one too, could have planted links.
+pub fn run_writable_trees(
+    home: &belljar_record::Home,
+) -> std::io::Result<Vec<belljar_spec::WritableTree>> {
+    belljar_record::writable_trees::known(home)
+}
 
-    /// The sign of life stays, so that the next command looks.
+impl LaunchError {
+    /// The liveness lock stays, so that the next command looks.
     fn may_have_left_something(&self) -> bool {
         match self {
             Self::AndCleanup { .. } => true,
@@ -194,6 +200,9 @@ pub struct DryRun {
     /// What it would do, where it is an agent's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<Box<AgentWork>>,
+    /// The author of commits made inside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub git_identity: Option<GitIdentity>,
     /// Trees whose changes would be kept apart, by where they are inside.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub layered: Vec<OsText>,

@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 
 use belljar_egress::control::Setup;
 use belljar_spec::egress::{EgressPolicy, SecretValue};
+use belljar_spec::network_list::{NetworkList, StartingNetwork};
 use belljar_spec::{OsText, Plan, RunSpec};
 use rustix::io::Errno;
 
@@ -35,7 +36,8 @@ pub(super) fn prepare(
     if spec.intercepts() {
         write_trust(place, &mut proxy)?; // it is mounted, so it has to be there first
     }
-    let network = NetworkBridge::new(Some(proxy), ports);
+    let network = NetworkBridge::new(Some(proxy), ports)
+        .with_list(StartingNetwork::of(spec), NetworkList::of(spec));
     Ok(match (spec.setup(), spec.has_network_access_after_setup()) {
         (None, _) => network,
         (Some(_), true) => network.with_setup(AfterSetup::OwnRules),

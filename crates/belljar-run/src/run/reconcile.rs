@@ -9,21 +9,20 @@ use std::path::{Path, PathBuf};
 use belljar_backend::{DestroyError, SandboxId, destroy_leftovers};
 use belljar_bind::placeholder::{self, PlaceholderError};
 use belljar_spec::wire::control::StopReport;
-use belljar_spec::{
-    Attestation, EXIT_NOT_STARTED, EventKind, Exit, ExitSource, RunId, StopReason, Usage,
-};
+use belljar_spec::{EXIT_NOT_STARTED, EventKind, Exit, ExitSource, RunId, StopReason, Usage};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::log::boot_id;
-use super::run_record::write_record;
-use belljar_record::Outcome;
 use belljar_record::home::Home;
-use belljar_record::ledger::{Ledger, LedgerError};
+use belljar_record::ledger::RowOrigin;
 use belljar_record::run_json::RunRecord;
+use belljar_record::store::life;
 use belljar_record::store::trash::{self, TrashError};
-use belljar_record::{Anchor, EVENTS, EventLog, Head, HomeKey, KeyError, LogError, Recovered};
+use belljar_record::{
+    EVENTS, EventLog, HomeKey, IndexError, KeyError, LogError, Recovered, RunIndex,
+};
 use belljar_tree::{RemoveAllError, remove_all};
 use belljar_workspace::Recovery;
 
@@ -50,11 +49,9 @@ pub enum ReconcileError {
     #[error(transparent)]
     Log(#[from] LogError),
     #[error(transparent)]
-    Record(#[from] super::LaunchError),
+    Index(#[from] IndexError),
     #[error(transparent)]
     Key(#[from] KeyError),
-    #[error(transparent)]
-    Ledger(#[from] LedgerError),
     #[error(transparent)]
     Tree(#[from] RemoveAllError),
     #[error(transparent)]
@@ -101,6 +98,8 @@ pub fn reconcile(home: &Home) -> Result<Reconciled, ReconcileError> {
     for (id, path) in entries(home)? {
         let taken = match take_over(&path) {
             Ok(None) => continue,
+            // Listings show its end: the log and the row stay as they are.
+            Ok(Some(lock)) if life::is_closed(&lock) => Ok((FinishedRun::WasOver, lock)),
             Ok(Some(lock)) => finish(home, &id).map(|finished| (finished, lock)),
             Err(error) => Err(error),
         };
@@ -191,7 +190,7 @@ fn entries(home: &Home) -> Result<Vec<(RunId, PathBuf)>, ReconcileError> {
 fn take_over(path: &Path) -> Result<Option<File>, ReconcileError> {
     use std::os::unix::fs::MetadataExt;
     let failed = |error| ReconcileError::Read { path: path.to_owned(), error };
-    let file = match OpenOptions::new().write(true).open(path) {
+    let file = match OpenOptions::new().read(true).write(true).open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(failed)?,
     };
@@ -272,12 +271,11 @@ fn finish(home: &Home, id: &RunId) -> Result<FinishedRun, ReconcileError> {
             (report, FinishedRun::Lost)
         }
     };
-    // `run.json` may never have been written after the gate: the log has what was read back there.
-    let attested = recovered.attestation.as_ref().map(Box::<Attestation>::deserialize);
-    record.attestation = attested.and_then(Result::ok);
-    // Where the end was there already, the log that was read again knows when that was.
-    record.stopped_ms = recovered.stop_ms.or(Some(log.last_ms()));
-    close(home, record, report, &log)?;
+    let origin = match report.reason {
+        StopReason::Lost => RowOrigin::Reconcile,
+        _ => RowOrigin::Supervisor,
+    };
+    RunIndex::of_log(home, record, report, (&log, &recovered), origin)?.write(home)?;
     Ok(finished)
 }
 
@@ -308,29 +306,4 @@ fn lost(id: &RunId, recovered: &Recovered) -> StopReport {
         workspace: None,
         agent: None,
     }
-}
-
-fn close(
-    home: &Home,
-    mut record: RunRecord,
-    report: StopReport,
-    log: &EventLog,
-) -> Result<(), ReconcileError> {
-    let lost = report.reason == StopReason::Lost;
-    let written = RunRecord::read(&home.run_dir(&record.id)).ok();
-    let before = written.as_ref().and_then(|record| record.attestation.clone());
-    record.attestation = record.attestation.or(before);
-    let (backend, posture) = (record.backend, record.posture.clone());
-    let known = written.and_then(|record| record.outcome);
-    record.outcome = Some(known.unwrap_or_else(|| Outcome::from_report(report, backend, posture)));
-    let write = || write_record(&record, &home.run_dir(&record.id));
-    belljar_record::ballast::or_give_up(home, write, super::LaunchError::is_no_space)?;
-    let Head { seq, hash } = log.head();
-    let anchor = Anchor { seq, hash, inode: log.inode()?, durable: Vec::new() };
-    let mut row = record.ledger_row(Some(anchor));
-    if lost {
-        row.origin = belljar_record::ledger::RowOrigin::Reconcile;
-    }
-    Ledger::write(home, |ledger| ledger.upsert(&row))?;
-    Ok(())
 }

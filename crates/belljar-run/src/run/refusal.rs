@@ -1,8 +1,10 @@
 //! Describes a failed launch to the client of a supervisor: its kind, its causes, and the command that helps.
 
+use belljar_spec::Hint;
 use belljar_spec::wire::control::{LaunchRefusal, RefusalKind};
 
 use super::LaunchError;
+use crate::container;
 
 impl LaunchError {
     pub fn refusal(&self) -> LaunchRefusal {
@@ -41,20 +43,24 @@ impl LaunchError {
     pub fn fix(&self) -> Option<String> {
         match self {
             Self::NotGuaranteed { backend, .. } if !backend.features().has_boundary() => {
-                Some("start without isolation, with a reason: --waive all=REASON".to_owned())
+                Some(Hint::WaiveAll.into())
             }
             Self::NotGuaranteed { missing, .. } => {
                 let waivers =
                     missing.iter().map(|unmet| format!("--waive {}=REASON", unmet.clause));
                 let waivers = waivers.collect::<Vec<_>>().join(" ");
-                Some(format!("to start without it, give a reason: {waivers}"))
+                Some(Hint::Waive { waivers }.into())
             }
             Self::Unavailable { reason, .. } => Some(reason.fix.clone()),
             Self::Image { reason, .. } => Some(reason.fix.clone()),
             Self::NoneLeft { first, .. } => first.as_ref().and_then(|first| first.fix.clone()),
-            Self::NoCommand => Some("belljar run -- COMMAND".to_owned()),
-            Self::NotAsPlanned { .. } => Some("belljar doctor".to_owned()),
+            Self::NoCommand => Some(Hint::GiveCommand.into()),
+            Self::NotAsPlanned { .. } | Self::Start(_) => Some(Hint::CheckHost.into()),
             Self::Publish(error) => error.fix(),
+            // What an engine refuses to its containers shows as a mount that fails.
+            Self::Bind(error) if !error.is_of_the_run() && container::is_marked() => {
+                Some(Hint::CheckHost.into())
+            }
             _ => None,
         }
     }

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use belljar_spec::{
-    AgentTotals, EventKind, LoopSpec, Money, OsText, PlannedImage, ResumeKind, ResumeOrigin, RunId,
-    RunSpec, SessionTotals, SourceIdentity, StopReason, Unchanged,
+    AgentTotals, EventKind, Hint, LoopSpec, Money, OsText, PlannedImage, ResumeKind, ResumeOrigin,
+    RunId, RunSpec, SessionTotals, SourceIdentity, StopReason, Unchanged,
 };
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
@@ -45,6 +45,8 @@ pub struct Ask {
     pub from: Option<u32>,
     pub extend: Extend,
     pub allow: Vec<ResumeMismatch>,
+    /// For the iterations to come; the frozen one, where it is `None`.
+    pub prompt: Option<String>,
     /// A fork has its own; a resumed run keeps the name.
     pub name: Option<String>,
 }
@@ -102,11 +104,12 @@ pub enum ResumeError {
     Continued { run: RunId, by: RunId },
     #[error("there is no checkpoint {wanted}; {there}")]
     NoCheckpoint { wanted: u32, there: String },
-    #[error("the files of checkpoint {iteration} are gone, so it cannot be gone back to")]
+    #[error(
+        "checkpoint {iteration} was removed; belljar show lists the ones that are kept (--from N)"
+    )]
     NotKept { iteration: u32 },
     #[error(
-        "the workspace of this run is rw: what it changed is in the tree itself, which has no way back; leave --from \
-         out"
+        "the workspace of this run is rw, so its earlier states were not kept; leave --from out"
     )]
     NoWayBack,
     #[error(
@@ -127,10 +130,14 @@ pub enum ResumeError {
         "{what} held the value of a secret, so it is not in the record, and the run cannot be resumed"
     )]
     NotRecorded { what: &'static str },
-    #[error("the run is beyond what this machine allows by now")]
+    #[error("run {run} has no agent, so it has no prompt; leave --prompt and --prompt-file out")]
+    NoPrompt { run: RunId },
+    #[error(transparent)]
+    Prompt(Box<belljar_spec::resolve::ResolveError>),
+    #[error("the run exceeds what /etc/belljar/policy.toml allows now")]
     Ceiling(#[source] Box<ConfigError>),
-    #[error("the loop has come to its end ({why}){hint}")]
-    Over { why: String, hint: String },
+    #[error("the loop is finished ({why}); {hint}")]
+    Over { why: String, hint: Hint },
     #[error(
         "the value of the variable {name} is not in the record; set it in your environment for this command"
     )]
@@ -150,9 +157,13 @@ pub fn prepare_resume(
     let head = line.runs.iter().find(|member| member.run == from);
     let head = head.map(|member| member.head.clone()).unwrap_or_default();
     let mut spec = frozen.spec.clone();
-    fill_in(&mut spec, env)?;
     let mut changes: Vec<String> =
         ask.allow.iter().map(|what| format!("allowed: {}", what.name())).collect();
+    if let Some(prompt) = &ask.prompt {
+        replace_prompt(&mut spec, prompt, continues)?;
+        changes.push("prompt".to_owned());
+    }
+    fill_in(&mut spec, env)?;
     let totals = match ask.kind {
         // What was spent is spent, also by iterations that are gone back behind. Streaks begin anew.
         ResumeKind::Resume => AgentTotals {
@@ -235,7 +246,7 @@ fn tip(home: &Home, ask: &Ask) -> Result<(Lineage, ResumeLock), ResumeError> {
     }
 }
 
-/// One whose supervisor was killed just now lets go of its sign of life a moment later.
+/// One whose supervisor was killed just now lets go of its liveness lock a moment later.
 fn is_live(home: &Home, run: &RunId) -> bool {
     const LOCK_TIMEOUT: Duration = Duration::from_millis(1500);
     let until = Instant::now() + LOCK_TIMEOUT;
@@ -355,6 +366,14 @@ impl Frozen {
     }
 }
 
+fn replace_prompt(spec: &mut RunSpec, prompt: &str, run: RunId) -> Result<(), ResumeError> {
+    let work = spec.agent.as_deref_mut().ok_or(ResumeError::NoPrompt { run })?;
+    belljar_spec::resolve::check_prompt(work.agent.kind, prompt)
+        .map_err(|error| ResumeError::Prompt(Box::new(error)))?;
+    work.agent.prompt = prompt.to_owned();
+    Ok(())
+}
+
 /// Values that look secret were not recorded: who resumes has to have them.
 fn fill_in(spec: &mut RunSpec, env: &BTreeMap<OsString, OsString>) -> Result<(), ResumeError> {
     for (name, value) in &mut spec.env {
@@ -411,14 +430,14 @@ fn extend(spec: &mut LoopSpec, extend: Extend) -> Result<Vec<String>, ResumeErro
     Ok(changes)
 }
 
-fn hint(reason: StopReason) -> String {
+fn hint(reason: StopReason) -> Hint {
     let flag = match reason {
-        StopReason::MaxIterations => "--extend-iterations N goes on",
-        StopReason::MaxTime => "--extend-time SPAN goes on",
-        StopReason::MaxCost => "--extend-cost-usd AMOUNT goes on",
-        StopReason::MaxTurns => "--extend-turns N goes on",
-        StopReason::MaxTokens => "--extend-tokens N goes on",
-        _ => "--from N goes back to an earlier checkpoint, and belljar fork begins anew from one",
+        StopReason::MaxIterations => "--extend-iterations N",
+        StopReason::MaxTime => "--extend-time SPAN",
+        StopReason::MaxCost => "--extend-cost-usd AMOUNT",
+        StopReason::MaxTurns => "--extend-turns N",
+        StopReason::MaxTokens => "--extend-tokens N",
+        _ => return Hint::OtherCheckpoint,
     };
-    format!("; {flag}")
+    Hint::Extend { flag: flag.to_owned() }
 }

@@ -1,6 +1,7 @@
 //! The directory of a run and its liveness lock.
 
 use std::fs::{DirBuilder, File, OpenOptions};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,6 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::{LaunchError, nofollow};
 use belljar_record::home::Home;
+use belljar_record::store::life;
 
 /// Of an empty file that something is mounted over.
 const FILE_MODE: u32 = 0o600;
@@ -31,6 +33,20 @@ impl LivenessLock {
     pub(crate) fn set_state(&self, state: RunState) {
         // A listing that is out of date is no reason to end a run.
         let _ = self.0.write_all_at(format!("{state:<9}\n").as_bytes(), 0);
+    }
+
+    /// Listings show its end; the process that wrote them tidies up.
+    pub(super) fn set_closed(&self) {
+        let _ = self.0.write_all_at(format!("{:<9}\n", life::CLOSED).as_bytes(), 0);
+    }
+
+    /// The entry is still in `live/`: the home was not removed meanwhile.
+    pub(super) fn is_there(&self) -> bool {
+        self.0.metadata().is_ok_and(|found| found.nlink() > 0)
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     pub(super) fn share(&self) -> std::io::Result<Self> {
@@ -72,7 +88,7 @@ impl RunDir {
         make_targets(&self.home(), &plan.mounts)
     }
 
-    /// The run is over: its directory stays, the sign of life goes.
+    /// The run is over: its directory stays, the liveness lock goes.
     pub(super) fn close(self) -> Result<(), LaunchError> {
         std::fs::remove_file(&self.live)
             .map_err(|error| LaunchError::Record { path: self.live.clone(), error })

@@ -5,6 +5,7 @@
 //! backend is reported and recorded with the reason. A backend that fails to start the sandbox is skipped too.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use belljar_backend::{
     Backend, Capabilities, Fetch, ImageFacts, Unavailable, by_name, refuse_what_is_not_there,
@@ -12,8 +13,8 @@ use belljar_backend::{
 use belljar_spec::egress::SecretValue;
 use belljar_spec::wire::control::{ChosenPlan, Keep, LaunchRefusal};
 use belljar_spec::{
-    BackendName, MountMode, Plan, ResumeOrigin, RunId, RunSpec, SkippedBackend, TreeAccess, Unmet,
-    candidates,
+    BackendName, HostPaths, MountMode, Plan, ResumeOrigin, RunId, RunSpec, SkippedBackend,
+    TreeAccess, Unmet, candidates,
 };
 
 use super::bypass_requires_boundary;
@@ -27,6 +28,8 @@ pub struct Prepared<'f> {
     pub plan: Plan,
     pub spec: RunSpec,
     pub(super) keep: Keep,
+    /// How long a kept sandbox lives unless it is renewed.
+    pub(super) ttl: Option<Duration>,
     /// The checkpoint that it begins with, if it does not begin at the beginning.
     pub(super) resumed_from: Option<Box<ResumeOrigin>>,
     /// Until they are handed to the proxy.
@@ -80,10 +83,11 @@ pub fn prepare_on(
     let image = backend.image(&spec, Fetch::No);
     capabilities.image = image.map_err(|reason| LaunchError::Image { backend: name, reason })?;
     let mut plan = backend.plan(&spec, &capabilities)?;
+    settle_shell(&*backend, &mut plan, &spec, None)?;
     bypass_requires_boundary::mark_login(&spec, &mut plan.posture);
     bypass_requires_boundary::check(&spec, name, &plan.posture)?;
     let (resumed_from, secrets) = (None, Vec::new());
-    Ok(Prepared { backend, plan, spec, keep, resumed_from, secrets, candidates })
+    Ok(Prepared { backend, plan, spec, keep, ttl: None, resumed_from, secrets, candidates })
 }
 
 /// Continues with what another process has chosen for this spec. Where it does not fit the spec, or there is nothing,
@@ -109,7 +113,7 @@ pub(super) fn prepare_chosen(
     candidates.first = first;
     tracing::debug!(backend = %name, "plan taken over");
     let secrets = Vec::new();
-    Ok(Prepared { backend, plan, spec, keep, resumed_from: None, secrets, candidates })
+    Ok(Prepared { backend, plan, spec, keep, ttl: None, resumed_from: None, secrets, candidates })
 }
 
 /// An agent's run has no command of its own, and lasts as long as its loop.
@@ -146,6 +150,7 @@ impl Prepared<'_> {
             plan: self.plan.clone(),
             layered: layered.map(|mount| mount.target.clone()).collect(),
             agent: spec.agent.clone(),
+            git_identity: spec.git_identity.clone(),
             skipped_backends: self.skipped_backends().to_vec(),
             missing: self.missing(),
         }
@@ -178,6 +183,12 @@ impl<'f> Prepared<'f> {
         Self { secrets, ..self }
     }
 
+    /// A kept sandbox ends after this time, unless it is renewed.
+    #[must_use]
+    pub fn living(self, ttl: Option<Duration>) -> Self {
+        Self { ttl, ..self }
+    }
+
     /// It goes on from a checkpoint of another run.
     #[must_use]
     pub fn resuming(self, resumed_from: Option<Box<ResumeOrigin>>) -> Self {
@@ -197,7 +208,7 @@ impl<'f> Prepared<'f> {
         }
         self.candidates.pass_over(backend, &error, run);
         let next = self.candidates.choose(self.spec, self.keep)?;
-        Ok(next.resuming(self.resumed_from))
+        Ok(next.living(self.ttl).resuming(self.resumed_from))
     }
 }
 
@@ -235,6 +246,7 @@ impl<'f> Candidates<'f> {
                             plan,
                             spec,
                             keep,
+                            ttl: None,
                             resumed_from: None,
                             secrets,
                             candidates: self,
@@ -256,6 +268,7 @@ impl<'f> Candidates<'f> {
                     plan,
                     spec,
                     keep,
+                    ttl: None,
                     resumed_from: None,
                     secrets,
                     candidates: self,
@@ -340,33 +353,50 @@ fn plan_on(
         .map_err(|reason| LaunchError::Image { backend: name, reason })?;
     if keep == Keep::UntilStopped && !name.features().has_boundary() {
         return Err(LaunchError::Conflict {
-            option: "a sandbox that stays".to_owned(),
+            option: "--keep".to_owned(),
             needs: "a boundary; the host backend has none".to_owned(),
         });
     }
     let mut plan = backend.plan(spec, &capabilities)?;
+    settle_shell(&*backend, &mut plan, spec, None)?;
     bypass_requires_boundary::mark_login(spec, &mut plan.posture);
     bypass_requires_boundary::check(spec, name, &plan.posture)?;
     Ok((backend, plan))
+}
+
+/// Looks for the shell that the user inside has. Without `paths` only what changes nothing is done: an image is looked
+/// into when the run is bound.
+pub(super) fn settle_shell(
+    backend: &dyn Backend,
+    plan: &mut Plan,
+    spec: &RunSpec,
+    paths: Option<&HostPaths>,
+) -> Result<(), LaunchError> {
+    if let Some(shell) = backend.shell(plan, spec, paths)? {
+        plan.set_shell(shell, spec);
+    }
+    Ok(())
 }
 
 /// Whether another backend might do better. What is wrong with the run itself, with the record or with
 /// this process is wrong with every backend.
 fn is_the_backends(error: &LaunchError, backend: BackendName) -> bool {
     match error {
-        LaunchError::NotGuaranteed { .. }
-        | LaunchError::Start(_)
-        | LaunchError::NotAsPlanned { .. } => true,
+        LaunchError::NotGuaranteed { .. } | LaunchError::NotAsPlanned { .. } => true,
+        LaunchError::Start(error) => !error.is_of_the_run(),
         // The jail binds what the run names and nothing else; an engine has to be given it as well.
-        LaunchError::Bind(_) => backend.features().trees == TreeAccess::MountedByEngine,
+        LaunchError::Bind(error) => {
+            backend.features().trees == TreeAccess::MountedByEngine && !error.is_of_the_run()
+        }
         LaunchError::Supervise(error) => match error {
-            SuperviseError::SetUp(_)
-            | SuperviseError::LockDown { .. }
+            SuperviseError::SetUp(error) => !error.is_of_the_run(),
+            SuperviseError::LockDown { .. }
             | SuperviseError::Hello(_)
             | SuperviseError::NoAnswer(_)
             | SuperviseError::Wire(_) => true,
-            // Also how a start is interrupted.
+            // `Step` is also how a start is interrupted.
             SuperviseError::Step(..)
+            | SuperviseError::Workdir { .. }
             | SuperviseError::TooLong
             | SuperviseError::Transfer(_)
             | SuperviseError::Record(_)
@@ -391,6 +421,7 @@ fn is_the_backends(error: &LaunchError, backend: BackendName) -> bool {
         | LaunchError::Publish(_)
         | LaunchError::NoValue { .. }
         | LaunchError::SecretInside { .. }
+        | LaunchError::SecretVisible(_)
         | LaunchError::Conflict { .. } => false,
     }
 }

@@ -123,14 +123,14 @@ impl AgentAnswer {
         if self.prompt_file.as_ref().is_some_and(String::is_empty) {
             return Err(AnswerError::Empty { what: "the name of the prompt file" });
         }
-        match self.kind {
-            AgentKind::Command if self.command.first().is_none_or(String::is_empty) => {
-                Err(AnswerError::NoCommand)
+        let has_command = self.command.first().is_some_and(|program| !program.is_empty());
+        match self.kind.has_preset() {
+            false if !has_command => Err(AnswerError::NoCommand),
+            true if !self.command.is_empty() => {
+                Err(AnswerError::CommandOfAnother(self.kind.name()))
             }
-            AgentKind::Command => Ok(()),
-            kind if !self.command.is_empty() => Err(AnswerError::CommandOfAnother(kind.name())),
-            kind if self.prompt_file.is_none() => Err(AnswerError::NoPrompt(kind.name())),
-            AgentKind::Claude | AgentKind::Codex | AgentKind::Gemini => Ok(()),
+            true if self.prompt_file.is_none() => Err(AnswerError::NoPrompt(self.kind.name())),
+            true | false => Ok(()),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Generates the text of a manifest, with a comment on each key.
 
-use belljar_spec::manifest::{AgentKind, WorkspaceMode};
+use belljar_spec::manifest::WorkspaceMode;
 
 use super::answers::{AgentAnswer, AnswerError, Answers, RepeatAnswer, UntilAnswer};
 
@@ -106,7 +106,7 @@ fn sandbox(text: &mut Text, answers: &Answers) {
 fn network(text: &mut Text, answers: &Answers) {
     text.section("network");
     text.comment(match &answers.agent {
-        Some(agent) if agent.kind != AgentKind::Command => {
+        Some(agent) if agent.kind.has_preset() => {
             "Hosts that the run can reach, besides the agent's service. No others."
         }
         _ => "Hosts that the run can reach. No others.",
@@ -129,17 +129,19 @@ fn agent(text: &mut Text, agent: &AgentAnswer) {
     text.section("agent");
     text.comment("What `belljar run` without a command runs: claude, codex, gemini, command.");
     text.set("kind", &toml_string(agent.kind.name()));
-    match agent.kind {
-        AgentKind::Command => {
+    match agent.kind.has_preset() {
+        false => {
             text.comment(
                 "Runs in the sandbox, without a shell. Gets the prompt on standard input.",
             );
             text.set("command", &list(&agent.command));
         }
-        AgentKind::Claude | AgentKind::Codex | AgentKind::Gemini => {
+        true => {
             text.comment("bypass: no prompts; the sandbox is the boundary. Or accept-edits, ask.");
             text.set("permissions", "\"bypass\"");
             text.example("model", "\"…\"");
+            text.comment("login: your subscription's login, kept outside. Default: an API key.");
+            text.example("auth", "\"login\"");
         }
     }
     text.comment("The prompt. Trusted with this file: after a change, run belljar trust.");

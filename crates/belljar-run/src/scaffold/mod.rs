@@ -21,7 +21,7 @@ use serde::Serialize;
 pub use answers::{AgentAnswer, AnswerError, Answers, RepeatAnswer, UntilAnswer};
 pub use folder::{Folder, FolderName, Template, new_folder};
 pub use manifest::manifest_text;
-pub(crate) use starter::TASK_PLACEHOLDER;
+pub(crate) use starter::TASK_PLACEHOLDERS;
 pub use write::Existing;
 
 use crate::config::files::{Links, read};

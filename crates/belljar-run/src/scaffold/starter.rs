@@ -6,8 +6,14 @@ use super::answers::{Answers, UntilAnswer};
 use super::folder::Template;
 
 /// Marks a prompt that still has to be written.
-pub(crate) const TASK_PLACEHOLDER: &str =
+const TASK_PLACEHOLDER: &str =
     "Describe the task here, as for a colleague who has not seen this project:";
+
+/// Its sentences of this and of earlier versions.
+pub(crate) const TASK_PLACEHOLDERS: [&str; 2] = [
+    TASK_PLACEHOLDER,
+    "Say here what is to be done, as to a colleague who has not seen this project:",
+];
 
 /// The template of a prompt.
 pub(super) fn prompt(answers: &Answers) -> String {

@@ -1,22 +1,23 @@
 //! The launcher's end of the channel.
 
+mod events;
+
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use belljar_backend::{CommandStreams, InitChannel, Link, Wrapping};
 use belljar_spec::wire::control::TaskStreams;
-use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{
-    Arrival, AttestationKind, Descendants, ExecRequest, FIRST_ACCEPT_STREAM, Flow, FrameKey,
-    FromInit, InitHello, InitSetup, LauncherHello, Mux, PROTOCOL_MAX, PROTOCOL_MIN, Side, Stdio,
-    ToInit, WireError, Work,
+    AttestationKind, Descendants, ENTER_WORKDIR, ExecRequest, Flow, FrameKey, FrameVersion,
+    InitSetup, LauncherHello, Mux, PROTOCOL_MAX, PROTOCOL_MIN, Side, Stdio, ToInit, WireError,
+    Work,
 };
-use belljar_spec::{
-    Attestation, BriefAttestation, ExecFailure, ExitStatus, Plan, RunId, Stdin, Terminal,
-};
+use belljar_spec::{Attestation, Plan, RunId, Stdin, Terminal};
+use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
+pub(super) use self::events::InitEvent;
 use super::SuperviseError;
 use super::lease::Lease;
 use super::outside::Signals;
@@ -35,54 +36,10 @@ const PIPES: Stdio = Stdio::Given { stdin: 4, stdout: 5, stderr: 6 };
 /// From the start to the attestation; on a machine under heavy load too.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Before the loop looks at everything else again.
-const READS_AT_ONCE: usize = 16;
+const READ_AT_ONCE: usize = 256 * 1024;
 
 /// Rows and columns.
 pub(super) type Size = (u16, u16);
-
-/// What PID 1 reported.
-pub(super) enum InitEvent {
-    Attested(Box<Attestation>),
-    AttestedBrief {
-        exec: u32,
-        attestation: Box<BriefAttestation>,
-    },
-    NotPrepared {
-        exec: u32,
-        step: String,
-        why: String,
-    },
-    Started {
-        exec: u32,
-    },
-    NotExecuted {
-        exec: u32,
-        failure: ExecFailure,
-    },
-    Exited {
-        exec: u32,
-        status: ExitStatus,
-    },
-    DeadlinePassed,
-    Quiet,
-    Data {
-        stream: u32,
-        bytes: Vec<u8>,
-    },
-    End {
-        stream: u32,
-    },
-    Reset {
-        stream: u32,
-    },
-    /// A process inside connected to a port; the stream is open on this end.
-    Accepted {
-        stream: u32,
-        port: u16,
-    },
-    /// The channel closed.
-    Gone,
-}
 
 /// Whether a channel without a link has one again.
 #[derive(PartialEq, Eq)]
@@ -108,6 +65,9 @@ pub(crate) struct Channel {
     bad_hello: Option<SuperviseError>,
     /// The exec besides the main command that may attest as a whole: the transfer of a tree.
     attests_too: Option<u32>,
+    /// Data waits for the link to take what is before it: the next turn must come when it has, although nothing is left
+    /// to be sent then.
+    is_held_up: bool,
     is_closed: bool,
 }
 
@@ -148,6 +108,7 @@ impl Channel {
             accepted: 0,
             bad_hello: None,
             attests_too: None,
+            is_held_up: false,
             is_closed: false,
         };
         channel.send(&ToInit::Hello(LauncherHello {
@@ -160,6 +121,7 @@ impl Channel {
             lease_ms: lease.map(|lease| lease.as_millis() as u64),
         }))?;
         channel.mux.rekey(&frame_key);
+        channel.mux.use_version(FrameVersion::V2);
         channel.send(&ToInit::Setup(setup))?;
         channel.flush();
         Ok(channel)
@@ -217,7 +179,10 @@ impl Channel {
             }
             Stdio::Pty { stream, .. } => open(&mut self.mux, stream, Flow::Bidirectional)?,
         }
-        self.send(&ToInit::Exec(request.clone()))
+        self.send(&ToInit::Exec(request.clone()))?;
+        // After the request: PID 1 knows the stream then. One that this end writes to is not widened.
+        request.stream_of_files().into_iter().for_each(|stream| self.mux.widen(stream));
+        Ok(())
     }
 
     /// The process of a transfer attests, and nothing else until it has.
@@ -240,6 +205,9 @@ impl Channel {
             if let Some(event) = self.read().map_err(SuperviseError::Wire)?.into_iter().next() {
                 match event {
                     InitEvent::Attested(attestation) => return Ok(attestation),
+                    InitEvent::NotPrepared { step, why, .. } if step == ENTER_WORKDIR => {
+                        return Err(SuperviseError::Workdir { why });
+                    }
                     InitEvent::NotPrepared { step, why, .. } => {
                         return Err(SuperviseError::LockDown { step, why });
                     }
@@ -329,7 +297,7 @@ impl Channel {
         if !self.is_up() {
             return self.reconnect.as_ref().and_then(Reconnect::poll_fd);
         }
-        let events = if self.mux.outgoing().is_empty() {
+        let events = if self.mux.outgoing().is_empty() && !self.is_held_up {
             PollFlags::IN
         } else {
             PollFlags::IN | PollFlags::OUT
@@ -355,7 +323,12 @@ impl Channel {
     }
 
     pub(super) fn type_in(&mut self, stream: u32, bytes: &[u8]) -> usize {
-        self.mux.send_data(stream, bytes)
+        if self.mux.room(stream) == 0 {
+            self.flush(); // there may be room then
+        }
+        let taken = self.mux.send_data(stream, bytes);
+        self.is_held_up |= taken < bytes.len() && !self.mux.outgoing().is_empty();
+        taken
     }
 
     pub(super) fn end_typing(&mut self, stream: u32) {
@@ -388,23 +361,18 @@ impl Channel {
     /// Everything that arrived. An error is final.
     pub(super) fn read(&mut self) -> Result<Vec<InitEvent>, WireError> {
         let mut events = Vec::new();
+        self.is_held_up = false; // whoever still waits says so again in this turn
         if !self.is_up() && self.resume(&mut events)? == Resumption::Waiting {
             return Ok(events);
         }
-        let mut buffer = [0; 16 * 1024];
-        for _ in 0..READS_AT_ONCE {
-            match rustix::io::read(&self.fd, &mut buffer) {
+        let mut taken = 0;
+        while taken < READ_AT_ONCE {
+            match self.read_once()? {
                 Ok(0) | Err(Errno::CONNRESET) => {
                     self.link_ended(&mut events);
                     return Ok(events);
                 }
-                Ok(length) => match &mut self.packets {
-                    None => self.mux.push(&buffer[..length]),
-                    Some(packets) => {
-                        let mux = &mut self.mux;
-                        packets.unwrap(&buffer[..length], |bytes| mux.push(bytes))?;
-                    }
-                },
+                Ok(length) => taken += length,
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => return Ok(events),
                 Err(_) if self.reconnect.is_some() => {
@@ -416,6 +384,18 @@ impl Channel {
             self.take_arrivals(&mut events)?;
         }
         Ok(events)
+    }
+
+    /// How many bytes the kernel gave.
+    fn read_once(&mut self) -> Result<Result<usize, Errno>, WireError> {
+        let (fd, mux) = (&self.fd, &mut self.mux);
+        let Some(packets) = &mut self.packets else {
+            return Ok(mux.push_with(|buffer| rustix::io::read(fd, spare_capacity(buffer))));
+        };
+        let mut buffer = [0; 16 * 1024];
+        let read = rustix::io::read(fd, &mut buffer);
+        packets.unwrap(&buffer[..*read.as_ref().unwrap_or(&0)], |bytes| mux.push(bytes))?;
+        Ok(read)
     }
 
     /// Over a link that can break, PID 1 may still be there.
@@ -446,66 +426,6 @@ impl Channel {
                 Ok(Resumption::Done)
             }
         }
-    }
-
-    fn take_arrivals(&mut self, events: &mut Vec<InitEvent>) -> Result<(), WireError> {
-        while let Some(arrival) = self.mux.next_arrival()? {
-            match arrival {
-                Arrival::Data { stream, bytes } => events.push(InitEvent::Data { stream, bytes }),
-                Arrival::End { stream } => events.push(InitEvent::End { stream }),
-                Arrival::Reset { stream } => {
-                    self.mux.end(stream); // so that both ends forget it
-                    events.push(InitEvent::Reset { stream });
-                }
-                Arrival::Message(message) => events.extend(self.event_of(parse(&message)?)?),
-            }
-        }
-        Ok(())
-    }
-
-    fn event_of(&mut self, message: FromInit) -> Result<Option<InitEvent>, WireError> {
-        Ok(Some(match message {
-            FromInit::Hello(InitHello { version, nonce, .. }) => {
-                if !(PROTOCOL_MIN..=PROTOCOL_MAX).contains(&version) {
-                    self.bad_hello = Some(SuperviseError::Hello(format!("version {version}")));
-                } else if nonce != self.nonce {
-                    return Err(protocol_violation("a hello to another launch"));
-                } else if let Some(link) = &mut self.reconnect {
-                    link.greeted();
-                }
-                return Ok(None);
-            }
-            FromInit::Attested { exec, attestation }
-                if exec == MAIN_EXEC || self.attests_too == Some(exec) =>
-            {
-                self.attests_too = None;
-                InitEvent::Attested(attestation)
-            }
-            FromInit::Attested { .. } => {
-                return Err(protocol_violation("an attestation that was not requested"));
-            }
-            FromInit::AttestedBrief { exec, attestation } => {
-                InitEvent::AttestedBrief { exec, attestation }
-            }
-            FromInit::SetupFailed { exec, step, why } => InitEvent::NotPrepared { exec, step, why },
-            FromInit::Started { exec } => InitEvent::Started { exec },
-            FromInit::ExecFailed { exec, failure } => InitEvent::NotExecuted { exec, failure },
-            FromInit::Exited { exec, status } => InitEvent::Exited { exec, status },
-            FromInit::DeadlinePassed => InitEvent::DeadlinePassed,
-            FromInit::Quiet => InitEvent::Quiet,
-            FromInit::Accepted { stream, port } => return self.accepted(stream, port).map(Some),
-        }))
-    }
-
-    /// The stream is open on this end before its first bytes are read.
-    fn accepted(&mut self, stream: u32, port: u16) -> Result<InitEvent, WireError> {
-        let expected = FIRST_ACCEPT_STREAM.checked_add(self.accepted);
-        if expected != Some(stream) || !self.listen.contains(&port) {
-            return Err(protocol_violation("a connection to a port that is none of the proxy's"));
-        }
-        self.accepted += 1;
-        self.mux.open(stream)?;
-        Ok(InitEvent::Accepted { stream, port })
     }
 
     fn send(&mut self, message: &ToInit) -> Result<(), SuperviseError> {

@@ -3,6 +3,9 @@
 //! A client has the same user as the home's owner, and could do all this by hand. Still no client can make the
 //! supervisor grow or stop: windows bound what waits, and an invalid frame ends the connection, not the run.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -11,20 +14,20 @@ use belljar_spec::BUILD;
 use belljar_spec::RunId;
 use belljar_spec::wire::control::{
     CONTROL_MAX, CONTROL_MIN, ClientHello, ControlError, FromSupervisor, Streams, TaskStreams,
-    ToSupervisor,
+    ToSupervisor, frame_version,
 };
-use belljar_spec::wire::mux::parse;
+use belljar_spec::wire::mux::{WIDE_BUDGET, WIDE_WINDOW, parse};
 use belljar_spec::wire::{Arrival, Flow, FrameKey, Mux, Side};
+use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use zeroize::Zeroize;
 
 use super::readiness::wait_until;
 
 /// A client that reads nothing is disconnected when this much waits for it besides its streams.
 const MAX_PENDING: usize = 1024 * 1024;
 /// Before the next source has its turn.
-const MAX_READS: usize = 16;
+const READ_AT_ONCE: usize = 256 * 1024;
 /// At the same time; one more is closed again.
 const MAX_CLIENTS: usize = 128;
 
@@ -48,6 +51,9 @@ pub(crate) struct Connection {
     fd: OwnedFd,
     mux: Mux,
     greeted: bool,
+    /// Data waits for the socket to take what is before it: the next turn must come when it has, although nothing is
+    /// left to be sent then.
+    is_held_up: bool,
     /// Read together with a request that was waited for.
     early: Vec<ClientEvent>,
 }
@@ -55,7 +61,8 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn new(fd: OwnedFd) -> Result<Self, Errno> {
         rustix::io::ioctl_fionbio(&fd, true)?;
-        Ok(Self { fd, mux: Mux::new(Side::Server), greeted: false, early: Vec::new() })
+        let (mux, early) = (Mux::new(Side::Server), Vec::new());
+        Ok(Self { fd, mux, greeted: false, is_held_up: false, early })
     }
 
     /// Waits for the next request, before there is a loop.
@@ -130,7 +137,7 @@ impl Connection {
     }
 
     fn poll_fd(&self) -> PollFd<'_> {
-        let waiting = !self.mux.outgoing().is_empty();
+        let waiting = self.is_held_up || !self.mux.outgoing().is_empty();
         let events = if waiting { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         PollFd::new(&self.fd, events)
     }
@@ -149,18 +156,14 @@ impl Connection {
         }
     }
 
+    /// Straight into the connection's own buffer, which wipes what a launch brings: values of secrets.
     fn read(&mut self, run: Option<RunId>, events: &mut Vec<ClientEvent>) {
-        let mut buffer = [0; 16 * 1024];
-        self.read_by(&mut buffer, run, events);
-        if run.is_none() {
-            buffer.zeroize(); // a launch, and with it values of secrets
-        }
-    }
-
-    fn read_by(&mut self, buffer: &mut [u8], run: Option<RunId>, events: &mut Vec<ClientEvent>) {
-        for _ in 0..MAX_READS {
-            match rustix::io::read(&self.fd, &mut *buffer) {
-                Ok(length) if length > 0 => self.mux.push(&buffer[..length]),
+        self.is_held_up = false; // whoever still waits says so again in this turn
+        let mut taken = 0;
+        while taken < READ_AT_ONCE {
+            let fd = &self.fd;
+            match self.mux.push_with(|buffer| rustix::io::read(fd, spare_capacity(buffer))) {
+                Ok(length) if length > 0 => taken += length,
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => return,
                 _ => return events.push(ClientEvent::Closed),
@@ -225,6 +228,7 @@ impl Connection {
         };
         let version = hello.max.min(CONTROL_MAX);
         self.send(&FromSupervisor::Hello { version, build: ours, run });
+        self.mux.use_version(frame_version(version));
         match refusal {
             None => true,
             Some(error) => {
@@ -279,6 +283,12 @@ impl Clients {
         connection.send(message);
     }
 
+    /// To every client: one that does not follow the task may still wait for its start.
+    pub(super) fn send_all(&mut self, message: &FromSupervisor) {
+        let all: Vec<ClientId> = self.open.keys().copied().collect();
+        all.into_iter().for_each(|client| self.send(client, message));
+    }
+
     pub(super) fn get(&mut self, client: ClientId) -> Option<&mut Connection> {
         self.open.get_mut(&client)
     }
@@ -291,10 +301,24 @@ impl Clients {
     pub(super) fn send_data(&mut self, id: ClientId, stream: u32, bytes: &[u8]) -> Option<usize> {
         let connection = self.open.get_mut(&id)?;
         connection.mux.may_send(stream).then(|| {
+            if connection.mux.room(stream) == 0 {
+                connection.flush(); // there may be room then
+            }
             let taken = connection.mux.send_data(stream, bytes);
             connection.flush();
+            connection.is_held_up |= taken < bytes.len() && !connection.mux.outgoing().is_empty();
             taken
         })
+    }
+
+    /// Takes more of a stream at once, as long as all clients together do not take too much.
+    pub(super) fn widen(&mut self, client: ClientId, stream: u32) {
+        let wide: u64 = self.open.values().map(|connection| connection.mux.wide_bytes()).sum();
+        if let Some(connection) = self.open.get_mut(&client)
+            && wide + WIDE_WINDOW <= WIDE_BUDGET
+        {
+            connection.mux.widen(stream);
+        }
     }
 
     pub(super) fn consumed(&mut self, client: ClientId, stream: u32, count: usize) {

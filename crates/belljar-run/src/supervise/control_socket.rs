@@ -1,21 +1,21 @@
 //! The control socket of a run, in the home's `live/` directory, to which clients connect.
 //!
 //! In the home and not in the session's runtime directory: that one is removed at logout, and a detached run
-//! stays. A socket's address is at most 107 bytes long, so a longer path is reached through the
-//! directory's descriptor.
+//! stays.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
 
-const MAX_ADDRESS: usize = 107;
+use crate::socket_path::SocketPath;
+
 const CLOSED_FOR: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -33,8 +33,8 @@ impl ControlSocket {
             SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             None,
         )?;
-        let (address, _directory) = address_of(path)?;
-        bind(&fd, &address)?;
+        let short = SocketPath::new(path)?;
+        bind(&fd, &SocketAddrUnix::new(short.as_path())?)?;
         rustix::fs::chmod(path, Mode::from_raw_mode(0o600))?;
         listen(&fd, 64)?;
         Ok(Self { fd, path: path.to_owned(), closed_until: None })
@@ -87,21 +87,7 @@ impl Drop for ControlSocket {
 /// Connects to a supervisor's socket.
 pub fn connect(path: &Path) -> Result<OwnedFd, Errno> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    let (address, _directory) = address_of(path)?;
-    rustix::net::connect(&fd, &address)?;
+    let short = SocketPath::new(path)?;
+    rustix::net::connect(&fd, &SocketAddrUnix::new(short.as_path())?)?;
     Ok(fd)
-}
-
-/// The descriptor is part of a long path's address, and must live as long as that is used.
-fn address_of(path: &Path) -> Result<(SocketAddrUnix, Option<OwnedFd>), Errno> {
-    if path.as_os_str().len() <= MAX_ADDRESS {
-        return Ok((SocketAddrUnix::new(path)?, None));
-    }
-    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(Errno::INVAL);
-    };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
-    let short = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
-    Ok((SocketAddrUnix::new(short)?, Some(directory)))
 }

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
+use belljar_spec::wire::ByteQueue;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
@@ -38,7 +39,7 @@ pub(super) enum InputSink {
 pub(super) struct Inlet {
     from: InputSource,
     to: InputSink,
-    waiting: Vec<u8>,
+    waiting: ByteQueue,
     /// How much of it came from an earlier source.
     from_earlier: usize,
 }
@@ -48,7 +49,7 @@ impl Inlet {
         if let InputSink::Pipe(pipe) = &to {
             let _ = rustix::io::ioctl_fionbio(pipe, true);
         }
-        Self { from, to, waiting: Vec::new(), from_earlier: 0 }
+        Self { from, to, waiting: ByteQueue::default(), from_earlier: 0 }
     }
 
     pub(super) fn is_fed_by(&self, id: ClientId, stream: u32) -> bool {
@@ -87,7 +88,7 @@ impl Inlet {
 
     /// Bytes of the client, at most a window of them.
     pub(super) fn accept(&mut self, bytes: &[u8]) {
-        self.waiting.extend_from_slice(bytes);
+        self.waiting.push(bytes);
     }
 
     pub(super) fn end(&mut self) {
@@ -115,7 +116,7 @@ impl Inlet {
         let mut buffer = [0; CHUNK];
         match rustix::io::read(from, &mut buffer[..room]) {
             Ok(0) => self.from = InputSource::Ended,
-            Ok(length) => self.waiting.extend_from_slice(&buffer[..length]),
+            Ok(length) => self.waiting.push(&buffer[..length]),
             Err(Errno::INTR | Errno::AGAIN) => {}
             Err(_) => self.from = InputSource::Ended,
         }
@@ -127,11 +128,10 @@ impl Inlet {
             let taken = match &self.to {
                 InputSink::Channel(stream) => {
                     let stream = *stream;
-                    channel
-                        .as_deref_mut()
-                        .map_or(0, |channel| channel.type_in(stream, &self.waiting))
+                    let waiting = self.waiting.as_slice();
+                    channel.as_deref_mut().map_or(0, |channel| channel.type_in(stream, waiting))
                 }
-                InputSink::Pipe(pipe) => match rustix::io::write(pipe, &self.waiting) {
+                InputSink::Pipe(pipe) => match rustix::io::write(pipe, self.waiting.as_slice()) {
                     Ok(length) => length,
                     Err(Errno::AGAIN) => 0,
                     Err(Errno::INTR) => continue,
@@ -145,7 +145,7 @@ impl Inlet {
             if taken == 0 {
                 return;
             }
-            self.waiting.drain(..taken);
+            self.waiting.take(taken);
             let from_earlier = self.from_earlier.min(taken);
             self.from_earlier -= from_earlier;
             if let InputSource::Client { client, stream } = &self.from {

@@ -11,6 +11,7 @@ mod checkpoint_request;
 mod client;
 mod control;
 mod control_socket;
+mod denied_calls;
 mod disk;
 mod drive;
 mod egress;
@@ -19,7 +20,9 @@ mod exit_watch;
 mod init_link;
 mod inlet;
 mod lease;
+mod login_keeper;
 mod loop_throttle;
+mod network_request;
 mod outlet;
 mod outside;
 mod own_task;
@@ -47,7 +50,7 @@ use belljar_backend::StartError;
 use belljar_bind::file_clock::Arrival;
 use belljar_spec::wire::WireError;
 use belljar_spec::wire::control::{Bond, FromSupervisor, Keep, StopReport};
-use belljar_spec::{AgentReport, RunId, Usage};
+use belljar_spec::{AgentReport, Moment, RunId, Usage};
 use rustix::io::Errno;
 
 use crate::run::{LaunchError, Streams};
@@ -60,6 +63,7 @@ pub(crate) use disk::DiskLimit;
 pub(crate) use drive::{AgentLoopOptions, DriveEnd, WorkTree};
 pub(crate) use egress::{AfterSetup, NetworkBridge, Ports, Proxy};
 pub use egress::{EgressError, PublishError, run_proxy_if_requested};
+pub(crate) use login_keeper::LoginKeeper;
 pub(crate) use release::{Opened, Supervision, open};
 pub(crate) use sandbox::{Promised, SandboxResult, Sandboxes};
 use shutdown_notices::ShutdownNotices;
@@ -74,6 +78,8 @@ pub enum SuperviseError {
     SetUp(StartError),
     #[error("the command could not be prepared ({step}): {why}")]
     LockDown { step: String, why: String },
+    #[error("{why}; it has to exist inside: change --workdir, or mount what contains it")]
+    Workdir { why: String },
     #[error("PID 1 speaks another protocol: {0}")]
     Hello(String),
     #[error("the command's arguments and variables are longer than any kernel takes")]
@@ -124,6 +130,8 @@ pub(crate) struct LaunchOptions {
     /// Before anything of it was made ready.
     pub(crate) arrived: Arrival,
     pub(crate) keep: Keep,
+    /// How long a kept sandbox lives unless it is renewed.
+    pub(crate) ttl: Option<Duration>,
     pub(crate) disk: Option<DiskLimit>,
     pub(crate) layers: Layers,
     /// The path of the control socket, which is open once the command was released.
@@ -135,6 +143,8 @@ pub(crate) struct LaunchOptions {
     /// What a checkpoint on request is taken of.
     pub(crate) checkpoint: Subject,
     pub(crate) rules: crate::exec_rules::ExecRules,
+    /// Keeps the agent's login valid.
+    pub(crate) login: Option<Box<LoginKeeper>>,
 }
 
 /// What the supervisor found.
@@ -144,7 +154,13 @@ pub(crate) struct Supervised {
     pub(crate) not_as_planned: Vec<String>,
     /// What became of the main sandbox.
     pub(crate) main: SandboxResult,
+    /// The last moment at which nothing of the run can have written: just before the command was released.
+    pub(crate) released: Option<Moment>,
     pub(crate) stopping: Option<StopCause>,
+    /// Why the agent's login could not be kept valid, where that ended the run.
+    pub(crate) login_expired: Option<String>,
+    /// Dropping it waits for a refresh that is under way.
+    pub(crate) login: Option<Box<LoginKeeper>>,
     /// It could not be recorded or watched any more.
     pub(crate) broken: Option<SuperviseError>,
     pub(crate) kept: bool,
@@ -170,7 +186,7 @@ impl Supervised {
                     .to_owned()
             })
         };
-        tampered.or_else(broken).or_else(full)
+        tampered.or_else(broken).or_else(full).or_else(|| self.login_expired.clone())
     }
 
     /// Reports the end to all clients, now that it is recorded.

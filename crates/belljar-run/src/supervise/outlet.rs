@@ -6,6 +6,7 @@
 use std::os::fd::OwnedFd;
 
 use belljar_spec::OutputStream;
+use belljar_spec::wire::ByteQueue;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -61,7 +62,7 @@ pub(super) struct Outlet {
     pub(super) stream: OutputStream,
     from: OutputSource,
     to: OutputSink,
-    waiting: Vec<u8>,
+    waiting: ByteQueue,
     /// How much is read at most, once everything inside is gone.
     left: Option<usize>,
 }
@@ -73,7 +74,7 @@ impl Outlet {
             // Fewer turns for the same bytes; it fails for a user who has many pipes.
             let _ = rustix::pipe::fcntl_setpipe_size(pipe, CHUNK);
         }
-        Self { stream, from, to, waiting: Vec::new(), left: None }
+        Self { stream, from, to, waiting: ByteQueue::default(), left: None }
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -151,11 +152,11 @@ impl Outlet {
         match &mut self.to {
             OutputSink::Fd { fd, mode: WriteMode::NeverBlocks } if self.waiting.is_empty() => {
                 let passed = rustix::io::write(&*fd, bytes).unwrap_or(0); // the next write finds the error
-                self.waiting.extend_from_slice(&bytes[passed..]);
+                self.waiting.push(&bytes[passed..]);
                 self.credit(passed, channel);
             }
             OutputSink::Fd { .. } | OutputSink::Client { .. } => {
-                self.waiting.extend_from_slice(bytes)
+                self.waiting.push(bytes);
             }
             OutputSink::Kept(kept) => {
                 kept.keep(bytes);
@@ -196,7 +197,7 @@ impl Outlet {
         let mut passed = 0;
         let mut closed = false;
         while passed < self.waiting.len() && !closed {
-            let rest = &self.waiting[passed..];
+            let rest = &self.waiting.as_slice()[passed..];
             match &self.to {
                 OutputSink::Fd { fd, mode } => {
                     let most = match mode {
@@ -225,7 +226,7 @@ impl Outlet {
             passed = self.waiting.len();
             self.close();
         }
-        self.waiting.drain(..passed);
+        self.waiting.take(passed);
         self.credit(passed, channel);
     }
 

@@ -3,6 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
 
+use belljar_sys::kernel_file::read_text;
 use belljar_sys::signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -85,9 +86,9 @@ pub(super) fn host_uid_of_child(init: i32, expected: u32, map: Option<&str>) -> 
 
 /// `None` where it cannot be seen.
 fn look(init: i32, expected: u32) -> Option<Result<(), String>> {
-    let children = std::fs::read_to_string(format!("/proc/{init}/task/{init}/children")).ok()?;
+    let children = read_text(format!("/proc/{init}/task/{init}/children")).ok()?;
     let child = children.split_whitespace().next()?;
-    let status = std::fs::read_to_string(format!("/proc/{child}/status")).ok()?;
+    let status = read_text(format!("/proc/{child}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     let uids: Vec<u32> = line.split_whitespace().filter_map(|uid| uid.parse().ok()).collect();
     let right = uids.len() == 4 && uids.iter().all(|uid| *uid == expected && *uid != 0);

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use belljar_backend::StartError;
 use belljar_record::Recorder;
+use belljar_spec::wire::control::FromSupervisor;
 use belljar_spec::{EventKind, Plan, RunId, RunState};
 use serde_json::json;
 
@@ -21,7 +22,7 @@ use super::own_task::own_task;
 use super::sandbox::SandboxState;
 use super::stop_clock::StopClock;
 use super::supervisor::{RunSettings, Supervisor};
-use super::terminal::RawTerminal;
+use super::terminal::CallersTerminal;
 use super::{Caller, LaunchOptions, NetworkBridge, Sandboxes, SuperviseError, Supervised, setup};
 use crate::run::timings;
 
@@ -29,7 +30,7 @@ use crate::run::timings;
 #[derive(Debug)]
 pub(crate) struct Opened {
     signals: Signals,
-    terminal: Option<RawTerminal>,
+    terminal: Option<CallersTerminal>,
 }
 
 /// Sends the hello to the main sandbox. What takes time on the host can be done meanwhile.
@@ -50,7 +51,7 @@ pub(crate) fn open(
         sandbox.connect(Channel::open(channel, setup, run)?);
     }
     let terminal = match caller {
-        Caller::Here(streams) => streams.terminal.as_ref().map(RawTerminal::new),
+        Caller::Here(streams) => streams.terminal.as_ref().map(CallersTerminal::new),
         Caller::There { .. } | Caller::Served => None,
     };
     Ok(Opened { signals, terminal })
@@ -78,7 +79,7 @@ impl Opened {
         use belljar_spec::wire::control::Streams;
         sandboxes.main_mut().send_trees(&self.signals)?;
         let size = match caller {
-            Caller::Here(_) => self.terminal.as_ref().map(RawTerminal::size),
+            Caller::Here(_) => self.terminal.as_ref().map(CallersTerminal::size),
             Caller::There { streams: Streams::Terminal(size), .. } => {
                 Some((size.rows, size.columns))
             }
@@ -106,8 +107,10 @@ impl Opened {
         record_start(main, plan, recorder)?;
         let network = std::mem::take(&mut options.network);
         let socket = prepare(main, network, &options, recorder)?;
-        // On disk before anything of the command runs.
-        recorder.barrier()?;
+        // With the kernel before anything of the command runs; `run.start` is on disk since the sandbox was started.
+        recorder.flush()?;
+        // Here and not at the beginning: the clock of files has ticked meanwhile, so nobody waits for it.
+        let released = Some(options.arrived.passed());
         release(main, plan);
         let begun = Instant::now();
         options.live.set_state(RunState::Running);
@@ -117,13 +120,30 @@ impl Opened {
         let caller = std::mem::replace(caller, Caller::Served);
         let mut clients = Clients::default();
         let (task, owner) = own_task(plan, main.started_mut(), caller, &mut clients);
+        if task.is_some() && !main.has_init() {
+            // Its process was the command before it could be released.
+            clients.send_all(&FromSupervisor::TaskStarted { task: MAIN_EXEC, exec: MAIN_EXEC });
+        }
         main.begin(task, begun);
-        let LaunchOptions { run, keep, disk, layers, live, rules, agent, checkpoint, .. } = options;
+        let LaunchOptions {
+            run,
+            keep,
+            ttl,
+            disk,
+            layers,
+            live,
+            rules,
+            agent,
+            checkpoint,
+            login,
+            ..
+        } = options;
         let agent = agent.map(|options| Box::new(Driver::new(*options)));
         let mut clock = StopClock::new(plan, begun);
         if agent.is_some() {
             clock.never_idle(); // an agent's idle limit counts its events, not its output
         }
+        clock.renew(ttl, begun);
         let mut supervisor = Supervisor {
             settings: RunSettings { run, backend: plan.backend, keep, live, rules },
             sandboxes,
@@ -135,8 +155,9 @@ impl Opened {
             signals,
             terminal,
             agent,
+            login,
             checkpoints: Checkpoints::of(checkpoint),
-            supervised: Supervised::default(),
+            supervised: Supervised { released, ..Supervised::default() },
         };
         supervisor.run();
         timings::mark(timings::Phase::Command);

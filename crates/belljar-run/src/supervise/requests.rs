@@ -4,10 +4,12 @@ use std::time::{Duration, Instant};
 
 use belljar_record::RecordError;
 use belljar_spec::wire::control::{
-    ControlError, FromSupervisor, MAX_TASKS, RunStatus, Streams, TaskRequest, ToSupervisor,
+    ControlError, FromSupervisor, Keep, MAX_TASKS, RunStatus, Streams, TaskRequest, TaskStreams,
+    ToSupervisor,
 };
 use belljar_spec::wire::{Descendants, Work};
-use belljar_spec::{OsText, RunState};
+use belljar_spec::{EventKind, OsText, RunState};
+use serde_json::json;
 
 use super::channel::MAIN_EXEC;
 use super::client::{ClientEvent, ClientId};
@@ -80,6 +82,8 @@ impl Supervisor<'_> {
                 }
             }
             ToSupervisor::Status => self.send_status(client),
+            ToSupervisor::Renew { ttl_ms } => return self.renew(client, ttl_ms),
+            ToSupervisor::Network { change } => return self.network_requested(client, change),
             ToSupervisor::Checkpoint { note } => self.checkpoint_requested(client, note),
             ToSupervisor::Hello(_) | ToSupervisor::Launch(_) => {
                 let why = "this supervisor has its run already".to_owned();
@@ -90,7 +94,7 @@ impl Supervisor<'_> {
         Ok(())
     }
 
-    fn run_state(&self) -> RunState {
+    pub(super) fn run_state(&self) -> RunState {
         if self.clock.is_over() || self.clock.is_stopping() {
             RunState::Stopping
         } else {
@@ -111,8 +115,29 @@ impl Supervisor<'_> {
             tasks: tasks as u32,
             usage,
             ports: self.sandboxes.iter().flat_map(|sandbox| sandbox.published()).collect(),
+            ttl_ms: self.clock.time_to_live(Instant::now()).map(|left| left.as_millis() as u64),
         };
         self.control.clients.send(client, &FromSupervisor::Status(Box::new(status)));
+    }
+
+    fn renew(&mut self, client: ClientId, ttl_ms: Option<u64>) -> Result<(), RecordError> {
+        let state = self.run_state();
+        let is_kept = self.settings.keep == Keep::UntilStopped && self.agent.is_none();
+        if !is_kept || !state.allows_exec() {
+            let why = match is_kept {
+                true => format!("the run is {state}"),
+                false => {
+                    "only a sandbox that was started with --keep has a time to live".to_owned()
+                }
+            };
+            let refused = FromSupervisor::Refused(ControlError::OutOfTurn { why });
+            self.control.clients.send(client, &refused);
+            return Ok(());
+        }
+        self.clock.renew(ttl_ms.map(Duration::from_millis), Instant::now());
+        self.recorder.event(EventKind::RunRenewed, &json!({ "ttl_ms": ttl_ms }))?;
+        self.send_status(client);
+        Ok(())
     }
 
     /// Starts a further command in the main sandbox.
@@ -157,6 +182,10 @@ impl Supervisor<'_> {
         check_request(&request)?;
         mask_secrets(&request.env, self.recorder);
         let TaskRequest { task, work, env, workdir, streams, timeout_ms, bond } = request;
+        let widened = match (&work, streams) {
+            (Work::Unpack { .. }, Streams::InputAndOutput) => TaskStreams::of(task),
+            _ => None,
+        };
         let task = sandbox.start_exec(NewExec {
             work,
             env,
@@ -168,6 +197,9 @@ impl Supervisor<'_> {
         })?;
         task.bond = bond;
         task.deadline = timeout_ms.map(|timeout| Instant::now() + Duration::from_millis(timeout));
+        if let Some(TaskStreams { stdin, .. }) = widened {
+            self.control.clients.widen(client, stdin);
+        }
         Ok(())
     }
 

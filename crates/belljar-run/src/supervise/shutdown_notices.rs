@@ -12,7 +12,7 @@ use super::libc_signal::{CHLD, WINCH};
 use super::outside::Signals;
 use super::readiness::wait_until;
 use super::task::Task;
-use super::terminal::RawTerminal;
+use super::terminal::CallersTerminal;
 
 /// A client that takes nothing for so long is disconnected.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ pub(super) struct ShutdownNotices {
     pub(super) tasks: Vec<ShutdownNotice>,
     pub(super) signals: Signals,
     /// Raw until the last byte of the command was shown on it.
-    pub(super) terminal: Option<RawTerminal>,
+    pub(super) terminal: Option<CallersTerminal>,
 }
 
 impl ShutdownNotices {

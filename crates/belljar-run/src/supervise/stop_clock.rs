@@ -17,7 +17,11 @@ pub(crate) enum StopCause {
     Deadline,
     /// It wrote nothing for too long.
     Idle,
+    /// A kept sandbox was not renewed.
+    Expired,
     DiskFull,
+    /// The agent's login could not be refreshed.
+    LoginExpired,
     /// Belljar received a signal, or a request to stop.
     Requested {
         signal: i32,
@@ -43,6 +47,8 @@ pub(super) struct StopClock {
     deadline: Option<Instant>,
     grace: Duration,
     idle: Option<Duration>,
+    /// When a kept sandbox ends.
+    expires: Option<Instant>,
     last_activity: Instant,
     /// When grace is over.
     kill_at: Option<Instant>,
@@ -59,6 +65,7 @@ impl StopClock {
             deadline: plan.limits.time.map(|limit| begun + limit),
             grace: plan.limits.stop_timeout,
             idle: plan.limits.idle,
+            expires: None,
             last_activity: begun,
             kill_at: None,
             interrupted: false,
@@ -70,6 +77,16 @@ impl StopClock {
 
     pub(super) fn never_idle(&mut self) {
         self.idle = None;
+    }
+
+    /// Lets the run end after this time, in place of what was set before; `None` is never.
+    pub(super) fn renew(&mut self, ttl: Option<Duration>, now: Instant) {
+        self.expires = ttl.and_then(|ttl| now.checked_add(ttl));
+    }
+
+    /// What is left of the time that was set.
+    pub(super) fn time_to_live(&self, now: Instant) -> Option<Duration> {
+        self.expires.map(|at| at.saturating_duration_since(now))
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -117,6 +134,7 @@ impl StopClock {
         self.over = true;
         self.deadline = None;
         self.idle = None;
+        self.expires = None;
         self.kill_at = None;
     }
 
@@ -126,7 +144,7 @@ impl StopClock {
 
     fn next_deadline(&self) -> Option<Instant> {
         let idle = self.idle.map(|idle| self.last_activity + idle);
-        [self.deadline, idle, self.kill_at].into_iter().flatten().min()
+        [self.deadline, idle, self.expires, self.kill_at].into_iter().flatten().min()
     }
 
     /// An interrupt is the command's to answer, once. To terminate or hang up is the end, after grace.
@@ -158,6 +176,12 @@ impl StopClock {
         if self.deadline.is_some_and(|at| now >= at) {
             self.deadline = None;
             self.stopping = Some(StopCause::Deadline);
+            self.kill_at = Some(now + self.grace);
+            return Some(Due::AskToStop);
+        }
+        if self.expires.is_some_and(|at| now >= at) {
+            self.expires = None;
+            self.stopping = self.stopping.or(Some(StopCause::Expired));
             self.kill_at = Some(now + self.grace);
             return Some(Due::AskToStop);
         }

@@ -27,6 +27,10 @@ impl Supervised {
                 (StopReason::Deadline, Exit::of_belljar(EXIT_DEADLINE, ExitSource::Deadline))
             }
             (Some(StopCause::DiskFull), _) => (StopReason::Limit, killed(ExitSource::Policy)),
+            (Some(StopCause::Expired), _) => (StopReason::Expired, killed(ExitSource::Deadline)),
+            (Some(StopCause::LoginExpired), _) => {
+                (StopReason::LoginExpired, Exit::of_belljar(1, ExitSource::Policy))
+            }
             (Some(StopCause::Idle), _) => (StopReason::Idle, killed(ExitSource::Deadline)),
             (Some(StopCause::Requested { signal }), _) if self.agent.is_some() => {
                 let signal = u8::try_from(signal).ok();

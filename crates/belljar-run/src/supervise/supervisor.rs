@@ -17,12 +17,13 @@ use super::control::Control;
 use super::disk::{Disk, DiskFull};
 use super::drive::{AgentParts, Driver, LoopEnded};
 use super::event_source::{EventSource, PollSet, ReadyStream};
+use super::login_keeper::{LoginKeeper, LoginParts};
 use super::outside::Signals;
 use super::sandbox::{SandboxEvent, SandboxId, SandboxParts, Sandboxes};
 use super::shutdown_notices::{ShutdownNotice, ShutdownNotices};
 use super::stop_clock::{Due, Reaction, StopCause, StopClock};
 use super::task::Task;
-use super::terminal::RawTerminal;
+use super::terminal::CallersTerminal;
 use super::{SuperviseError, Supervised, libc_signal};
 use crate::exec_rules::ExecRules;
 use crate::run::LivenessLock;
@@ -47,9 +48,11 @@ pub(super) struct Supervisor<'a> {
     pub(super) recorder: &'a mut Recorder,
     pub(super) signals: Signals,
     /// The caller's terminal.
-    pub(super) terminal: Option<RawTerminal>,
+    pub(super) terminal: Option<CallersTerminal>,
     /// Runs an agent in the main sandbox.
     pub(super) agent: Option<Box<Driver>>,
+    /// Keeps the agent's login valid.
+    pub(super) login: Option<Box<LoginKeeper>>,
     /// Taken when a client requests them, in a run without an agent.
     pub(super) checkpoints: Checkpoints,
     pub(super) supervised: Supervised,
@@ -82,6 +85,9 @@ impl Supervisor<'_> {
             poll.add(&self.disk);
             poll.add(&self.baselines);
             poll.add(&self.checkpoints);
+        }
+        if let Some(login) = self.login.as_deref().filter(|_| self.agent_may_work()) {
+            poll.add(login);
         }
         if let Some(agent) = self.agent.as_deref().filter(|_| self.agent_may_work()) {
             poll.add(agent);
@@ -122,6 +128,7 @@ impl Supervisor<'_> {
                 Due::Kill => self.kill(),
             }
         }
+        self.login_turn(now);
         self.close_finished_tasks();
         self.agent_turn(now);
         self.checkpoint_turn(now);
@@ -158,6 +165,25 @@ impl Supervisor<'_> {
         let events = agent.take_turn(now, AgentParts { sandbox, recorder });
         for LoopEnded in self.or_fail(events) {
             self.end();
+        }
+    }
+
+    /// A run whose login is over is asked to end: the agent can write down what it has.
+    fn login_turn(&mut self, now: Instant) {
+        if !self.agent_may_work() {
+            return;
+        }
+        let Some(login) = &mut self.login else { return };
+        let (sandbox, recorder) = (self.sandboxes.main_mut(), &mut *self.recorder);
+        let events = login.take_turn(now, LoginParts { sandbox, recorder });
+        for expired in self.or_fail(events) {
+            let why = expired.message(&self.settings.run);
+            self.supervised.stopping = Some(StopCause::LoginExpired);
+            if let Some(agent) = &mut self.agent {
+                agent.ended_because(why.clone());
+            }
+            self.supervised.login_expired = Some(why);
+            self.stop_requested(libc_signal::TERM);
         }
     }
 
@@ -271,10 +297,17 @@ impl Supervisor<'_> {
     }
 
     pub(super) fn finish(mut self, begun: Instant) -> Supervised {
+        let mut login = self.login.take();
+        if let Some(login) = &mut login {
+            login.stop();
+        }
         self.checkpoints.give_up();
         let mut notices = Vec::new();
         for sandbox in self.sandboxes.iter_mut() {
             if let Err(error) = sandbox.finish_network(self.recorder) {
+                self.supervised.broken.get_or_insert(error.into());
+            }
+            if let Err(error) = sandbox.finish_denied_calls(self.recorder) {
                 self.supervised.broken.get_or_insert(error.into());
             }
             match sandbox.record_returned_trees(self.recorder) {
@@ -284,7 +317,12 @@ impl Supervisor<'_> {
                 Err(error) => drop(self.supervised.broken.get_or_insert(error.into())),
             }
             for mut task in sandbox.take_all_tasks() {
-                if let Err(error) = sandbox.record_end(&mut task, self.recorder) {
+                let mut ended = sandbox.record_end(&mut task, self.recorder);
+                if let Some(agent) = self.agent.as_mut().filter(|_| self.recorder.is_sound()) {
+                    // What an interrupted iteration used is part of the agent's report.
+                    ended = ended.and_then(|()| agent.task_ended(&mut task, self.recorder));
+                }
+                if let Err(error) = ended {
                     self.supervised.broken.get_or_insert(error.into());
                 }
                 notices.push(ShutdownNotice { message: task.end_message(), task });
@@ -305,6 +343,7 @@ impl Supervisor<'_> {
         supervised.notices = Some(ShutdownNotices { clients, tasks: notices, signals, terminal });
         supervised.usage.wall_ms = begun.elapsed().as_millis() as u64;
         supervised.main = sandboxes.main_mut().take_result();
+        supervised.login = login;
         supervised
     }
 }

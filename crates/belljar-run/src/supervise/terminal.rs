@@ -1,41 +1,24 @@
-//! Puts the caller's terminal in raw mode while the command has a terminal of its own.
+//! The caller's terminal while the command has one too: raw mode and size.
 
 use std::os::fd::OwnedFd;
 
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use rustix::termios::tcgetwinsize;
 
 use super::channel::Size;
 use super::duplicate;
+use crate::raw_terminal::RawTerminal;
 
-/// In raw mode for as long as this lives; then as it was.
+/// In raw mode for as long as this lives.
 #[derive(Debug)]
-pub(crate) struct RawTerminal {
-    fd: Option<OwnedFd>,
-    before: Option<Termios>,
-}
+pub(crate) struct CallersTerminal(Option<RawTerminal<OwnedFd>>);
 
-impl RawTerminal {
+impl CallersTerminal {
     pub(super) fn new(fd: &OwnedFd) -> Self {
-        let fd = duplicate(fd).ok();
-        let before = fd.as_ref().and_then(|fd| tcgetattr(fd).ok());
-        if let (Some(fd), Some(before)) = (&fd, &before) {
-            let mut raw = before.clone();
-            raw.make_raw();
-            let _ = tcsetattr(fd, OptionalActions::Drain, &raw); // fails only for something that is not a terminal
-        }
-        Self { fd, before }
+        Self(duplicate(fd).ok().map(RawTerminal::enter))
     }
 
     pub(super) fn size(&self) -> Size {
-        let size = self.fd.as_ref().and_then(|fd| tcgetwinsize(fd).ok());
+        let size = self.0.as_ref().and_then(|terminal| tcgetwinsize(terminal.fd()).ok());
         size.filter(|size| size.ws_row > 0).map_or((24, 80), |size| (size.ws_row, size.ws_col))
-    }
-}
-
-impl Drop for RawTerminal {
-    fn drop(&mut self) {
-        if let (Some(fd), Some(before)) = (&self.fd, &self.before) {
-            let _ = tcsetattr(fd, OptionalActions::Drain, before);
-        }
     }
 }

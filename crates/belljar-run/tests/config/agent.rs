@@ -117,6 +117,35 @@ fn every_layer_wins_over_the_preset() {
 }
 
 #[test]
+fn a_secret_for_the_same_variable_at_a_gateway_is_kept() {
+    let mut world = installed();
+    with(&mut world, "ANTHROPIC_API_KEY", "v");
+    let secrets = |world: &World| -> Vec<(String, String)> {
+        let spec = load(world, flags()).unwrap().spec;
+        spec.egress.secrets.into_iter().map(|one| (one.env, one.host.to_string())).collect()
+    };
+    let pair = |env: &str, host: &str| (env.to_owned(), host.to_owned());
+    assert_eq!(secrets(&world), [pair("ANTHROPIC_API_KEY", "api.anthropic.com")], "control");
+    for env in ["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"] {
+        let path = world.manifest(&format!(
+            "[network]\nallow = ['gateway.example']\n\
+             [[secret]]\nenv = '{env}'\nhost = 'gateway.example'\nheader = 'x-api-key'\n\
+             from_env = 'ANTHROPIC_API_KEY'\n"
+        ));
+        world.trust(&path);
+        assert_eq!(secrets(&world), [pair(env, "gateway.example")]);
+    }
+    // A secret of another program changes nothing about the agent's.
+    let path = world.manifest(
+        "[network]\nallow = ['gateway.example']\n\
+         [[secret]]\nenv = 'OTHER'\nhost = 'gateway.example'\nfrom_env = 'X'\nbearer = true\n",
+    );
+    world.trust(&path);
+    let both = [pair("OTHER", "gateway.example"), pair("ANTHROPIC_API_KEY", "api.anthropic.com")];
+    assert_eq!(secrets(&world), both);
+}
+
+#[test]
 fn no_network_overrides_the_preset_with_a_warning() {
     let mut world = installed();
     with(&mut world, "ANTHROPIC_API_KEY", "v");
@@ -291,7 +320,8 @@ fn a_program_that_a_run_could_have_planted_is_not_taken() {
     let bin = planted.parent().unwrap().to_owned();
     with(&mut world, "PATH", bin.to_str().unwrap());
     let text = refused(&world, flags());
-    assert!(text.contains("claude is not on PATH; skipped: "), "{text}");
+    assert!(text.contains("claude is not on PATH (searched in "), "{text}");
+    assert!(text.contains("; skipped: "), "{text}");
     assert!(text.contains(planted.to_str().unwrap()), "{text}");
     // An image may have the program.
     for setting in ["sandbox.image='some'", "sandbox.fallback=['docker']"] {

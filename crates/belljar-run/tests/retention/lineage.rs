@@ -53,6 +53,7 @@ impl<'a> Writing<'a> {
         let agent = AgentReport {
             totals: AgentTotals::default(),
             run_iterations: 1,
+            unfinished_iteration: None,
             why: "because".to_owned(),
             message: None,
         };

@@ -57,7 +57,7 @@ fn a_live_run_is_not_removed_and_an_unfinished_one_is_taken_over() {
     assert!(runs.has_sandbox(&run) && runs.has_row(&run));
     remove(&runs.home, &stale, UnreviewedChanges::Keep).unwrap();
     assert!(!runs.has_directory(&run) && !runs.has_row(&run));
-    assert!(!runs.home.live_path(&run).exists(), "its sign of life goes with it");
+    assert!(!runs.home.live_path(&run).exists(), "its liveness lock goes with it");
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod git;
 mod list;
 mod pattern;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
@@ -18,6 +18,9 @@ use serde::{Deserialize, Serialize};
 pub use git::GitMarks;
 pub use list::{DEPENDENCIES, GIT_DATA, GIT_DIRECTORY, GitEntry, RULES, Rule};
 use pattern::{leads_to, matches};
+
+/// Names in a directory, up to which a listing is cheaper than a look at every known path.
+const MAX_LISTED: usize = 1000;
 
 /// How such a file is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -195,6 +198,26 @@ pub fn known_at_top() -> impl Iterator<Item = &'static Path> {
     let control = RULES.iter().filter(|rule| rule.class == Class::Control);
     let paths = control.map(|rule| rule.pattern.strip_suffix("/**").unwrap_or(rule.pattern));
     paths.filter(|path| !path.contains('*')).map(Path::new)
+}
+
+/// What of [`known_at_top`] can exist in a directory, by its listing; all of it where the listing fails or is long.
+pub fn known_in_listing<E>(
+    listing: impl IntoIterator<Item = Result<OsString, E>>,
+) -> Vec<&'static Path> {
+    let mut names = HashSet::new();
+    for name in listing {
+        match name {
+            // A file system that folds case knows more pairs of letters than ASCII's.
+            Ok(name) if names.len() < MAX_LISTED && name.as_bytes().is_ascii() => {
+                names.insert(name.to_ascii_lowercase());
+            }
+            _ => return known_at_top().collect(),
+        }
+    }
+    let is_there = |path: &&Path| {
+        path.iter().next().is_some_and(|top| names.contains(&top.to_ascii_lowercase()))
+    };
+    known_at_top().filter(is_there).collect()
 }
 
 /// Whether two names mean the same file on some file system.

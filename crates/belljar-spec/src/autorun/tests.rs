@@ -153,6 +153,23 @@ fn any_path() -> impl Strategy<Value = String> {
     })
 }
 
+#[test]
+fn a_listing_tells_which_known_paths_can_exist() {
+    type Listed = Result<OsString, ()>;
+    let listed = |names: &[&str]| -> Vec<Listed> { names.iter().map(|it| Ok(it.into())).collect() };
+    let all = known_at_top().count();
+    assert!(known_in_listing(listed(&["src", "Cargo.toml"])).is_empty());
+    let found = known_in_listing(listed(&["src", ".VSCODE", ".envrc"]));
+    assert!(found.contains(&Path::new(".envrc")) && found.len() < 10, "{found:?}");
+    assert!(found.iter().all(|path| path.starts_with(".envrc") || path.starts_with(".vscode")));
+    assert!(found.iter().any(|path| path.starts_with(".vscode")), "{found:?}");
+    // What is not known of the listing is looked for.
+    assert_eq!(known_in_listing(listed(&["\u{17f}sh"])).len(), all);
+    assert_eq!(known_in_listing([Listed::Err(())]).len(), all);
+    let many: Vec<Listed> = (0..=MAX_LISTED).map(|at| Ok(at.to_string().into())).collect();
+    assert_eq!(known_in_listing(many).len(), all);
+}
+
 proptest! {
     #[test]
     fn case_does_not_matter(path in any_path(), flips in prop::collection::vec(any::<bool>(), 64)) {

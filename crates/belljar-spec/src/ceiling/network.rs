@@ -6,6 +6,7 @@ use crate::egress::{PublishSpec, Reach};
 use crate::host_rule::HostRule;
 use crate::layers::Settings;
 use crate::manifest::table::section;
+use crate::network_list::Additions;
 
 section! {
     /// Host rules that cover every rule that may be used.
@@ -31,6 +32,11 @@ impl CeilingFile {
         self.check_hosts(wanted, "network.allow_private", ceiling_private, &wanted.private)?;
         self.check_ports(wanted)?;
         self.check_reach_of(wanted)
+    }
+
+    /// What is added to the list of a live run.
+    pub fn check_additions(&self, additions: &Additions) -> Result<(), BeyondCeiling> {
+        self.check_network(&Wanted::of_additions(additions))
     }
 
     fn check_hosts(

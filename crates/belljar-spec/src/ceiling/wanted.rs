@@ -9,6 +9,7 @@ use crate::egress::Reach;
 use crate::human_duration::HumanDuration;
 use crate::layers::{Origin, Settings};
 use crate::manifest::{Limit, LimitSettings, PublishSetting, RootfsSetting, WorkspaceMode};
+use crate::network_list::Additions;
 use crate::runspec::{Limits, Rootfs, RunSpec};
 use crate::size::Size;
 
@@ -16,6 +17,8 @@ use crate::size::Size;
 pub(super) enum Where<'a> {
     Settings(&'a Settings),
     Spec,
+    /// A change of a live run's list.
+    Change,
 }
 
 pub(super) struct Wanted<'a> {
@@ -76,12 +79,30 @@ impl<'a> Wanted<'a> {
         }
     }
 
+    pub(super) fn of_additions(additions: &Additions) -> Self {
+        Self {
+            from: Where::Change,
+            limits: LimitSettings::default(),
+            backend: None,
+            fallback: &[],
+            allow: additions.allow.clone(),
+            setup: Vec::new(),
+            targets: additions.targets.clone(),
+            private: additions.allow_private.clone(),
+            publish: Vec::new(),
+            reach: Reach::Listed,
+            sources: Vec::new(),
+            waived: Vec::new(),
+        }
+    }
+
     pub(super) fn origin(&self, key: &str) -> String {
         match self.from {
             Where::Settings(settings) => {
                 settings.origin(key).unwrap_or(&Origin::BuiltIn).to_string()
             }
             Where::Spec => "the run that it continues".to_owned(),
+            Where::Change => "belljar network".to_owned(),
         }
     }
 }

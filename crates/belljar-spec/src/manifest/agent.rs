@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 
 use super::node::{Data, Node, Problem};
 use super::sandbox::Variables;
-use super::scalars::{AgentKind, Auth, CommandMode, Permissions, SessionMode, Usd};
+use super::scalars::{AgentKind, Auth, CommandMode, OutputFormat, Permissions, SessionMode, Usd};
 use super::table::{section, table};
 use super::value::{HostPath, Value};
 use crate::human_duration::HumanDuration;
@@ -20,6 +20,8 @@ section! {
         kind: Option<AgentKind>,
         /// Program and arguments, for the kind `command`.
         command: Option<Vec<String>>,
+        /// Whose output the command prints, for the kind `command`. By default each line is a message.
+        format: Option<OutputFormat>,
         /// Where the agent's program is: a path of the host, or "image" for the one inside. By default it is searched for.
         program: Option<OsText>,
         /// The agent's instructions.
@@ -47,6 +49,9 @@ section! {
 fn check_agent(agent: &Agent) -> Result<(), String> {
     if agent.prompt.is_some() && agent.prompt_file.is_some() {
         return Err("prompt and prompt_file are both set; remove one of them".into());
+    }
+    if agent.format.is_some() && agent.kind.is_some_and(|kind| kind != AgentKind::Command) {
+        return Err("format is for the kind \"command\"; every other agent has its own".into());
     }
     match &agent.command {
         Some(command) if command.is_empty() => {

@@ -24,11 +24,12 @@ pub use agent::{
 pub use limits::{LimitSettings, Policy, Waive};
 pub use network::{Network, NetworkBudget, PublishSetting, Route, Secret, check_secret};
 pub use sandbox::{
-    HiddenName, MountEntry, RootfsSetting, RunName, Sandbox, TmpfsEntry, VariableName, Variables,
-    Workspace,
+    GitIdentitySetting, HiddenName, MountEntry, RootfsSetting, RunName, Sandbox, ShellPath,
+    TmpfsEntry, VariableName, Variables, Workspace,
 };
 pub use scalars::{
-    AgentKind, Auth, CommandMode, Limit, Permissions, Pull, SessionMode, Usd, WorkspaceMode,
+    AgentKind, Auth, CommandMode, Limit, OutputFormat, Permissions, Pull, SessionMode, Usd,
+    WorkspaceMode,
 };
 pub use value::{Added, HostPath};
 

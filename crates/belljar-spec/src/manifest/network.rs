@@ -157,13 +157,14 @@ pub fn check_secret(secret: &Secret) -> Result<(), String> {
 }
 
 table! {
-    /// A plain port inside that becomes an authenticated connection outside.
+    /// A port inside that leads to one place outside: plain HTTP that becomes an authenticated connection, or bytes
+    /// as they are.
     pub struct Route {
         /// The port on the sandbox's loopback.
         listen: u16,
-        /// Its destination, such as `https://api.example.com`.
+        /// Its destination: `https://api.example.com`, `http://…`, or `tcp://db.example.com:5432` for any protocol.
         to: String,
-        /// The secret to add, by its variable.
+        /// The secret to add, by its variable; not with `tcp://`.
         secret: Option<String>,
     }
 }

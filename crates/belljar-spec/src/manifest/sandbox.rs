@@ -10,6 +10,7 @@ use super::table::{section, table};
 use super::value::{Added, Base, HostPath, Merge, Value};
 use crate::backends::{BackendChoice, BackendName};
 use crate::env_file;
+use crate::git_identity::GitIdentity;
 use crate::mount_arg::{DEFAULT_TMPFS_SIZE, TmpfsArg, WorkspaceArg};
 use crate::runspec::{MountMode, User};
 use crate::size::Size;
@@ -48,6 +49,13 @@ section! {
         env_file: Option<Added<HostPath>>,
         /// The user inside: UID or UID:GID. Never 0.
         user: Option<User>,
+        /// Whether system calls that the filter refuses are recorded, for `belljar why`.
+        trace_denied: Option<bool>,
+        /// The shell of the user inside, by its absolute path; bash by default, where the sandbox has it.
+        shell: Option<ShellPath>,
+        /// The author of commits made inside: `true` for the name and address in your own git configuration, `false`
+        /// for none, or a table with both.
+        git_identity: Option<GitIdentitySetting>,
         /// Sensitive sources that may be mounted all the same. Every layer adds to these.
         allow_source: Option<Added<HostPath>>,
         /// Files of a writable workspace that execute on the host and may be written to all the same.
@@ -169,6 +177,91 @@ impl Value for RootfsSetting {
             Self::Host => {}
             Self::Directory(path) => path.rebase(base),
         }
+    }
+}
+
+/// The path of a shell inside. It becomes a field of `/etc/passwd`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShellPath(pub String);
+
+impl Value for ShellPath {
+    fn read(node: &Node) -> Result<Self, Problem> {
+        let path = String::read(node)?;
+        if path.contains(':') || path.chars().any(char::is_control) {
+            return Err(Problem::at(node, "a shell's path has no colon and no control character"));
+        }
+        match path.starts_with('/') && *crate::paths::clean(path.as_ref()).as_os_str() == *path {
+            true => Ok(Self(path)),
+            false => Err(Problem::at(node, "is not an absolute path, such as \"/bin/bash\"")),
+        }
+    }
+
+    fn write(&self) -> Data {
+        Data::Text(self.0.clone())
+    }
+
+    fn schema() -> Json {
+        json!({ "type": "string", "pattern": "^/[^:]+$" })
+    }
+}
+
+/// Whose name commits made inside have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GitIdentitySetting {
+    /// The operator's, as the git configuration of the host's user has it.
+    Host,
+    None,
+    Named(GitIdentity),
+}
+
+table! {
+    /// An author.
+    struct GitIdentityTable {
+        /// Of the author.
+        name: String,
+        /// The author's address.
+        email: String,
+    }
+}
+
+impl Value for GitIdentitySetting {
+    fn read(node: &Node) -> Result<Self, Problem> {
+        match node.data {
+            Data::Boolean(true) => return Ok(Self::Host),
+            Data::Boolean(false) => return Ok(Self::None),
+            Data::Table(_) => {}
+            _ => {
+                return Err(Problem::wrong_type(
+                    node,
+                    "true, false, or { name = \"…\", email = \"…\" }",
+                ));
+            }
+        }
+        let GitIdentityTable { name, email } = GitIdentityTable::read(node)?;
+        let identity = GitIdentity::new(Some(&name), Some(&email));
+        let written = GitIdentity { name: Some(name), email: Some(email) };
+        match identity.filter(|identity| *identity == written) {
+            Some(identity) => Ok(Self::Named(identity)),
+            None => Err(Problem::at(
+                node,
+                "name and email are short texts: not empty, no control characters, no spaces around them",
+            )),
+        }
+    }
+
+    fn write(&self) -> Data {
+        match self {
+            Self::Host => Data::Boolean(true),
+            Self::None => Data::Boolean(false),
+            Self::Named(GitIdentity { name, email }) => {
+                let text = |value: &Option<String>| value.clone().unwrap_or_default();
+                GitIdentityTable { name: text(name), email: text(email) }.write()
+            }
+        }
+    }
+
+    fn schema() -> Json {
+        json!({ "anyOf": [{ "type": "boolean" }, GitIdentityTable::schema()] })
     }
 }
 

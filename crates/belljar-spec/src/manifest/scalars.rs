@@ -244,6 +244,13 @@ impl User {
     }
 }
 
+impl AgentKind {
+    /// Belljar knows its program, its account and how it takes a prompt. Otherwise the operator names a command.
+    pub fn has_preset(self) -> bool {
+        self != Self::Command
+    }
+}
+
 /// Implements [`Value`] for an enum with one fixed string for each variant.
 macro_rules! named_values {
     ($($type:ty: $all:expr;)*) => {$(
@@ -277,6 +284,7 @@ named_values! {
     WorkspaceMode: WorkspaceMode::ALL;
     Pull: Pull::ALL;
     AgentKind: AgentKind::ALL;
+    OutputFormat: OutputFormat::ALL;
     Permissions: Permissions::ALL;
     Auth: Auth::ALL;
     CommandMode: CommandMode::ALL;
@@ -332,6 +340,8 @@ named_enums! {
     Pull ("pull policy") { Always = "always", Missing = "missing", Never = "never", }
     /// Which agent a run without a command runs.
     AgentKind ("agent") { Claude = "claude", Codex = "codex", Gemini = "gemini", Command = "command", }
+    /// Whose output a command of the kind `command` prints.
+    OutputFormat ("output format") { Claude = "claude", Codex = "codex", Gemini = "gemini", }
     /// What the agent may do without asking.
     Permissions ("permission mode") { Bypass = "bypass", AcceptEdits = "accept-edits", Ask = "ask", }
     /// What the agent remembers of the iteration before.
@@ -347,6 +357,8 @@ named_enums! {
         Secret = "secret",
         /// A read-only copy of the host's login.
         Files = "files",
+        /// The host's login, which stays outside and is kept fresh there.
+        Login = "login",
     }
     /// What happens to a command that a rule denies.
     CommandMode ("command mode") { Off = "off", Warn = "warn", Strict = "strict", }

@@ -4,6 +4,7 @@ use super::{MainCommand, Request, ResolveError};
 use crate::agent::{
     AgentSpec, AgentWork, CHECK_TIMEOUT, LoopSpec, Money, SETUP_TIMEOUT, SetupSpec, Until,
 };
+use crate::egress::SecretSpec;
 use crate::human_duration::HumanDuration;
 use crate::layers::{Origin, Settings};
 use crate::manifest::{AgentKind, Auth, Loop, Permissions, SessionMode, Usd};
@@ -20,6 +21,27 @@ pub struct FoundAgent {
     pub program: Vec<OsText>,
     /// The content of `agent.prompt_file`.
     pub prompt_file: Option<String>,
+    /// The secrets of `agent.auth = "login"`.
+    pub login: Vec<SecretSpec>,
+}
+
+/// Refuses a prompt that the agent cannot work with.
+pub fn check_prompt(kind: AgentKind, prompt: &str) -> Result<(), ResolveError> {
+    if prompt.trim().is_empty() && kind != AgentKind::Command {
+        return Err(wrong(
+            "agent.prompt",
+            "the agent has no prompt; use --prompt TEXT, --prompt-file FILE, or the manifest's agent.prompt; \
+             -t opens the agent in the terminal instead",
+        ));
+    }
+    if prompt.len() > MAX_PROMPT {
+        let why = format!("is {} bytes long; the maximum is 1 MiB", prompt.len());
+        return Err(wrong("agent.prompt", &why));
+    }
+    if prompt.contains('\0') {
+        return Err(wrong("agent.prompt", "contains a NUL byte, which is not allowed"));
+    }
+    Ok(())
 }
 
 /// `None` for a run with a command, and where no agent is named.
@@ -38,36 +60,17 @@ pub(super) fn work(
             let why = "the kind \"command\" needs a command: agent.command = [\"program\", …] in the manifest";
             return Err(wrong("agent.command", why));
         }
-        _ => match found {
-            Some(found) if !found.program.is_empty() => found.program.clone(),
-            _ => vec![OsText::from(kind.name())],
-        },
+        _ => program(kind, found),
     };
     let prompt = prompt(settings, found)?;
-    if prompt.trim().is_empty() && kind != AgentKind::Command {
-        return Err(wrong(
-            "agent.prompt",
-            "the agent has no prompt; use --prompt TEXT, --prompt-file FILE, or the manifest's agent.prompt",
-        ));
-    }
-    if prompt.len() > MAX_PROMPT {
-        let why = format!("is {} bytes long; the maximum is 1 MiB", prompt.len());
-        return Err(wrong("agent.prompt", &why));
-    }
-    if prompt.contains('\0') {
-        return Err(wrong("agent.prompt", "contains a NUL byte, which is not allowed"));
-    }
+    check_prompt(kind, &prompt)?;
     let agent = AgentSpec {
-        kind,
-        program,
+        format: values.agent.format.filter(|_| kind == AgentKind::Command),
         prompt,
-        model: values.agent.model.clone(),
-        args: values.agent.args.clone().unwrap_or_default(),
-        permissions: values.agent.permissions.unwrap_or(Permissions::Bypass),
-        auth: values.agent.auth.unwrap_or(Auth::Secret),
         max_turns: values.agent.max_turns.map(u64::from),
         max_cost: money(values.agent.max_cost_usd, "agent.max_cost_usd")?,
         max_tokens: values.agent.max_tokens,
+        ..plain_agent(settings, kind, program)
     };
     let setup = match &values.setup.command {
         Some(command) => Some(SetupSpec {
@@ -85,6 +88,49 @@ pub(super) fn work(
     };
     let is_loop = is_loop(settings);
     Ok(Some(Box::new(AgentWork { agent, setup, repeat: repeat(&values.r#loop, is_loop)? })))
+}
+
+/// The agent that has the terminal. It is asked by a person: there is no prompt, no loop and no budget.
+pub(super) fn in_terminal(
+    settings: &Settings,
+    request: &Request,
+) -> Result<Option<Box<AgentSpec>>, ResolveError> {
+    let (Some(kind), MainCommand::AgentTerminal) = (settings.values.agent.kind, &request.command)
+    else {
+        return Ok(None);
+    };
+    if kind == AgentKind::Command {
+        let why = "an agent of the kind \"command\" has no terminal interface that belljar knows; \
+                   name the command itself: belljar run -t COMMAND";
+        return Err(wrong("agent.kind", why));
+    }
+    let program = program(kind, request.agent.as_ref());
+    Ok(Some(Box::new(plain_agent(settings, kind, program))))
+}
+
+fn program(kind: AgentKind, found: Option<&FoundAgent>) -> Vec<OsText> {
+    match found {
+        Some(found) if !found.program.is_empty() => found.program.clone(),
+        _ => vec![OsText::from(kind.name())],
+    }
+}
+
+/// What every use of an agent needs.
+fn plain_agent(settings: &Settings, kind: AgentKind, program: Vec<OsText>) -> AgentSpec {
+    let agent = &settings.values.agent;
+    AgentSpec {
+        kind,
+        program,
+        format: None,
+        prompt: String::new(),
+        model: agent.model.clone(),
+        args: agent.args.clone().unwrap_or_default(),
+        permissions: agent.permissions.unwrap_or(Permissions::Bypass),
+        auth: agent.auth.unwrap_or(Auth::Secret),
+        max_turns: None,
+        max_cost: None,
+        max_tokens: None,
+    }
 }
 
 /// What is waited for must be able to come.

@@ -48,15 +48,10 @@ pub(super) fn environment(
 }
 
 fn base(request: &Request, host: &HostFacts, tools: &[OsText]) -> BTreeMap<String, OsText> {
-    let mut env: BTreeMap<String, OsText> = [
-        ("HOME", HOME_INSIDE),
-        ("USER", USER),
-        ("LOGNAME", USER),
-        ("LANG", "C.UTF-8"),
-        ("SHELL", "/bin/sh"),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.into()))
-    .into();
+    let mut env: BTreeMap<String, OsText> =
+        [("HOME", HOME_INSIDE), ("USER", USER), ("LOGNAME", USER), ("LANG", "C.UTF-8")]
+            .map(|(name, value)| (name.to_owned(), value.into()))
+            .into();
     env.insert("PATH".into(), search_path(tools));
     if request.terminal == Terminal::Pty || request.screen == Screen::Terminal {
         env.extend(passed("TERM", host).map(|value| ("TERM".to_owned(), value)));

@@ -11,17 +11,19 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-pub use agent::{FoundAgent, MAX_PROMPT};
+pub use agent::{FoundAgent, MAX_PROMPT, check_prompt};
 
 use crate::backends::{BackendChoice, BackendName};
 use crate::ceiling::BeyondCeiling;
 use crate::egress::Reach;
 use crate::env_file::EnvLine;
+use crate::git_identity::GitIdentity;
 use crate::human_duration::HumanDuration;
 use crate::layers::{Origin, Settings};
-use crate::manifest::{Limit, RootfsSetting, WorkspaceMode};
+use crate::manifest::{GitIdentitySetting, Limit, RootfsSetting, WorkspaceMode};
 use crate::runspec::{
-    Limits, Mount, MountMode, RUN_SPEC_VERSION, Retention, Rootfs, RunSpec, Stdin, Terminal, Tmpfs,
+    DeniedCalls, Limits, Mount, MountMode, RUN_SPEC_VERSION, Retention, Rootfs, RunSpec, Stdin,
+    Terminal, Tmpfs,
 };
 use crate::size::Size;
 use crate::text::OsText;
@@ -41,6 +43,8 @@ pub struct HostFacts {
     pub home: Option<PathBuf>,
     pub cwd: PathBuf,
     pub env: BTreeMap<OsString, OsString>,
+    /// The author in the user's own git configuration.
+    pub git_identity: Option<GitIdentity>,
 }
 
 /// Whether what the command prints goes to a terminal.
@@ -57,6 +61,8 @@ pub enum MainCommand {
     Argv(Vec<OsText>),
     /// The agent of the settings.
     Agent,
+    /// The agent's own terminal interface, for a person to use.
+    AgentTerminal,
     /// None: the sandbox waits for `exec`.
     None,
 }
@@ -65,8 +71,12 @@ impl MainCommand {
     fn argv(&self) -> &[OsText] {
         match self {
             Self::Argv(argv) => argv,
-            Self::Agent | Self::None => &[],
+            Self::Agent | Self::AgentTerminal | Self::None => &[],
         }
+    }
+
+    pub fn is_agent(&self) -> bool {
+        matches!(self, Self::Agent | Self::AgentTerminal)
     }
 }
 
@@ -79,6 +89,8 @@ pub struct Request {
     pub screen: Screen,
     /// The workspace where no layer names one: the manifest's directory, or the current one.
     pub default_workspace: PathBuf,
+    /// A directory of the host: a command starts there, if it is in the workspace and no layer says where.
+    pub start_in: Option<PathBuf>,
     /// The manifest, by its absolute path.
     pub manifest: Option<PathBuf>,
     /// The content of each file of `sandbox.env_file`, by its absolute path.
@@ -99,6 +111,7 @@ impl Request {
             terminal: Terminal::None,
             screen: Screen::NotTerminal,
             default_workspace: directory,
+            start_in: None,
             manifest: None,
             env_files: BTreeMap::new(),
             reach: Reach::Listed,
@@ -154,7 +167,8 @@ pub fn resolve(
         Some(RootfsSetting::Directory(path)) => Rootfs::Directory { path: path.0.clone() },
     };
     let agent = agent::work(settings, request)?;
-    let workspace = workspace(settings, request, agent.is_some())?;
+    let terminal_agent = agent::in_terminal(settings, request)?;
+    let workspace = workspace(settings, request, agent.is_some() || terminal_agent.is_some())?;
     agent::check_until(agent.as_deref(), workspace.as_ref())?;
     let mounts = mounts(settings)?;
     let tmpfs = tmpfs(settings)?;
@@ -169,7 +183,8 @@ pub fn resolve(
     })?;
     let (backend, fallback) = backends(settings);
     let env = environment::environment(settings, request, host, &tools)?;
-    let egress = network::egress(settings, request.reach, &env)?;
+    let login = request.agent.as_ref().map_or(&[][..], |agent| &agent.login);
+    let egress = network::egress(settings, request.reach, login, &env)?;
     let hide = sandbox.hide.iter().flat_map(|names| &names.0).map(|name| name.0.clone()).collect();
     let allow_source = sandbox.allow_source.iter().flat_map(|paths| &paths.0);
     let allow_control = sandbox.allow_control.iter().flat_map(|names| &names.0);
@@ -179,7 +194,7 @@ pub fn resolve(
         command: request.command.argv().to_vec(),
         name: sandbox.name.as_ref().map(|name| name.as_str().to_owned()),
         labels: sandbox.labels.clone().unwrap_or_default(),
-        workdir: workdir(settings, workspace.as_ref())?,
+        workdir: workdir(settings, request, workspace.as_ref())?,
         image: sandbox.image.clone().unwrap_or_default(),
         hide,
         allow_source: allow_source.map(|path| path.0.clone()).collect(),
@@ -187,6 +202,10 @@ pub fn resolve(
         manifest: manifest_inside(request, workspace.as_ref()),
         env,
         user: sandbox.user.unwrap_or_default(),
+        denied_calls: match sandbox.trace_denied {
+            Some(true) => DeniedCalls::Recorded,
+            Some(false) | None => DeniedCalls::NotRecorded,
+        },
         network_allow: network::rules(settings)?,
         limits: limits(settings),
         stdin: request.stdin,
@@ -199,6 +218,9 @@ pub fn resolve(
         oci_runtime: sandbox.oci_runtime.clone(),
         egress,
         agent,
+        terminal_agent,
+        shell: sandbox.shell.as_ref().map(|shell| shell.0.clone()),
+        git_identity: git_identity(settings, host),
         untrusted_tree: request.untrusted_tree.clone(),
         commands: commands::policy(settings)?,
         rootfs,
@@ -288,10 +310,17 @@ fn tmpfs(settings: &Settings) -> Result<Vec<Tmpfs>, ResolveError> {
     entries.enumerate().map(tmpfs).collect()
 }
 
-fn workdir(settings: &Settings, workspace: Option<&Mount>) -> Result<OsText, ResolveError> {
+fn workdir(
+    settings: &Settings,
+    request: &Request,
+    workspace: Option<&Mount>,
+) -> Result<OsText, ResolveError> {
     let start = workspace.map_or(OsText::from(HOME_INSIDE), |workspace| workspace.target.clone());
     match &settings.values.sandbox.workdir {
-        None => Ok(start),
+        None => {
+            let below = workspace.and_then(|workspace| start_below(settings, request, workspace));
+            Ok(below.unwrap_or(start))
+        }
         Some(path) => {
             let inside: OsText = start.as_path().join(path.as_path()).into();
             targets::absolute("sandbox.workdir", &inside)
@@ -299,10 +328,30 @@ fn workdir(settings: &Settings, workspace: Option<&Mount>) -> Result<OsText, Res
     }
 }
 
+/// Where the caller is, if that is in the workspace and visible inside. An agent works on the whole workspace.
+fn start_below(settings: &Settings, request: &Request, workspace: &Mount) -> Option<OsText> {
+    let start_in = request.start_in.as_deref().filter(|_| !request.command.is_agent())?;
+    let source = workspace.source.as_path();
+    let below = start_in.strip_prefix(source).ok()?;
+    let mut hidden = settings.values.sandbox.hide.iter().flat_map(|names| &names.0);
+    if hidden.any(|name| start_in.starts_with(source.join(name.0.as_path()))) {
+        return None;
+    }
+    (!below.as_os_str().is_empty()).then(|| workspace.target.as_path().join(below).into())
+}
+
 fn manifest_inside(request: &Request, workspace: Option<&Mount>) -> Option<OsText> {
     let manifest = request.manifest.as_deref()?;
     let workspace: &Path = workspace?.source.as_path();
     manifest.starts_with(workspace).then(|| OsText::from(manifest))
+}
+
+fn git_identity(settings: &Settings, host: &HostFacts) -> Option<GitIdentity> {
+    match &settings.values.sandbox.git_identity {
+        None | Some(GitIdentitySetting::Host) => host.git_identity.clone(),
+        Some(GitIdentitySetting::None) => None,
+        Some(GitIdentitySetting::Named(identity)) => Some(identity.clone()),
+    }
 }
 
 fn retention(settings: &Settings) -> Retention {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::ResolveError;
 use crate::egress::{
-    Budget, EgressSpec, PROXY_PORT, Reach, RouteSpec, RouteTarget, Scheme, SecretPlace,
-    SecretSource, SecretSpec,
+    Budget, EgressSpec, PROXY_PORT, Reach, RouteScheme, RouteSpec, RouteTarget, Scheme,
+    SecretPlace, SecretSource, SecretSpec,
 };
 use crate::host::{Host, parse_authority};
 use crate::host_rule::{HostPattern, HostRule, is_plain_path};
@@ -64,6 +64,7 @@ pub(super) fn allows_everything(settings: &Settings) -> bool {
 pub(super) fn egress(
     settings: &Settings,
     reach: Reach,
+    login: &[SecretSpec],
     env: &BTreeMap<String, OsText>,
 ) -> Result<EgressSpec, ResolveError> {
     let network = &settings.values.network;
@@ -71,13 +72,14 @@ pub(super) fn egress(
         reach,
         allow_private: private(network.allow_private.as_deref().unwrap_or_default())?,
         intercept: intercepted(network.intercept.as_deref().unwrap_or_default())?,
-        secrets: secrets(settings)?,
+        secrets: secrets(settings)?.into_iter().chain(login.iter().cloned()).collect(),
         routes: routes(settings)?,
         budget: budget(&network.budget),
         per_host: budget(&network.budget_per_host),
         publish: network.publish.iter().flatten().map(|publish| publish.spec).collect(),
     };
     check_secrets(settings, &egress)?;
+    check_tcp_routes(&egress)?;
     check_ports(&egress)?;
     check_size(settings, &egress)?;
     if let Some(secret) = egress.secrets.iter().find(|secret| env.contains_key(&secret.env)) {
@@ -223,16 +225,24 @@ fn route(key: &str, entry: &Route) -> Result<RouteSpec, ResolveError> {
     }
     let to = target(&entry.to).ok_or_else(|| {
         let shown = escape(entry.to.as_bytes());
-        let why = format!("\"{shown}\" leads nowhere; write https://host[:port][/path]");
+        let why = format!(
+            "\"{shown}\" leads nowhere; write https://host[:port][/path] or tcp://host:port"
+        );
         wrong(format!("{key}.to"), why)
     })?;
+    if to.scheme == RouteScheme::Tcp && entry.secret.is_some() {
+        let why = "a tcp:// route carries bytes that the proxy does not read, so no secret can be put in; \
+                   route to https://";
+        return Err(wrong(format!("{key}.secret"), why));
+    }
     Ok(RouteSpec { listen: entry.listen, to, secret: entry.secret.clone() })
 }
 
 fn target(text: &str) -> Option<RouteTarget> {
     let (scheme, rest) = match text.split_once("://")? {
-        ("https", rest) => (Scheme::Https, rest),
-        ("http", rest) => (Scheme::Http, rest),
+        ("https", rest) => (RouteScheme::Https, rest),
+        ("http", rest) => (RouteScheme::Http, rest),
+        ("tcp", rest) => (RouteScheme::Tcp, rest),
         _ => return None,
     };
     let (authority, path) = match rest.find('/') {
@@ -240,16 +250,15 @@ fn target(text: &str) -> Option<RouteTarget> {
         Some(at) => rest.split_at(at),
     };
     let (host, port) = parse_authority(authority.as_bytes()).ok()?;
+    let port = port.or(scheme.http().map(Scheme::usual_port))?;
+    if scheme == RouteScheme::Tcp && !path.is_empty() {
+        return None;
+    }
     let path = path.trim_end_matches('/');
     if !path.is_empty() && (!is_plain_path(path) || path.contains(['?', '#'])) {
         return None;
     }
-    Some(RouteTarget {
-        scheme,
-        host,
-        port: port.unwrap_or(scheme.usual_port()),
-        path: path.to_owned(),
-    })
+    Some(RouteTarget { scheme, host, port, path: path.to_owned() })
 }
 
 fn check_size(settings: &Settings, egress: &EgressSpec) -> Result<(), ResolveError> {
@@ -283,6 +292,31 @@ fn check_ports(egress: &EgressSpec) -> Result<(), ResolveError> {
             Err(wrong("network.publish", why))
         }
     }
+}
+
+/// Where the proxy has to read requests, bytes that it does not read would go past it.
+fn check_tcp_routes(egress: &EgressSpec) -> Result<(), ResolveError> {
+    for route in egress.routes.iter().filter(|route| route.to.scheme == RouteScheme::Tcp) {
+        let RouteTarget { host, port, .. } = &route.to;
+        let refuse = |why: String| Err(wrong(format!("route {}", route.listen), why));
+        let has_secret = |secret: &&SecretSpec| secret.host == *host && secret.port == *port;
+        if let Some(secret) = egress.secrets.iter().find(has_secret) {
+            let env = &secret.env;
+            return refuse(format!(
+                "the secret {env} is for {host}:{port}, and a tcp:// route cannot put it in; route to https://"
+            ));
+        }
+        let is_read = |text: &&String| {
+            HostRule::parse(text)
+                .is_ok_and(|rule| rule.is_about(host) && rule.port.unwrap_or(443) == *port)
+        };
+        if let Some(rule) = egress.intercept.iter().find(is_read) {
+            return refuse(format!(
+                "network.intercept has \"{rule}\", and a tcp:// route to {host}:{port} is not read; drop one of them"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// A secret that can never be used is a mistake, and so are two for one place.

@@ -1,6 +1,7 @@
 //! Finds what a manifest permits beyond what would hold without it. A manifest that permits nothing more needs no
 //! trust; any other is shown to a person first.
 
+mod agent;
 mod network;
 mod quantities;
 
@@ -9,8 +10,8 @@ use std::path::{Path, PathBuf};
 use crate::backends::{BackendChoice, BackendName};
 use crate::manifest::value::{Base, Field};
 use crate::manifest::{
-    Added, AgentKind, Auth, CommandMode, HostPath, Loop, Manifest, Permissions, Pull,
-    RootfsSetting, WorkspaceMode,
+    Added, AgentKind, CommandMode, GitIdentitySetting, HostPath, Manifest, Pull, RootfsSetting,
+    Sandbox, WorkspaceMode,
 };
 use crate::paths;
 use crate::runspec::MountMode;
@@ -49,8 +50,8 @@ impl Purpose {
     pub fn of_agent(kind: Option<AgentKind>) -> Self {
         match kind {
             None => Self::Command,
-            Some(AgentKind::Command) => Self::CommandAgent,
-            Some(AgentKind::Claude | AgentKind::Codex | AgentKind::Gemini) => Self::AccountAgent,
+            Some(kind) if kind.has_preset() => Self::AccountAgent,
+            Some(_) => Self::CommandAgent,
         }
     }
 }
@@ -364,6 +365,12 @@ impl Finder<'_> {
             let what = format!("lets the run read {}{}", path.0, self.leads_to(path));
             found.push((format!("sandbox.env_file[{index}]"), what));
         }
+        let identity = |sandbox: &Sandbox| sandbox.git_identity == Some(GitIdentitySetting::Host);
+        // It is there by default, unless the operator said otherwise.
+        if identity(written) && lower.git_identity.is_some() && !identity(lower) {
+            let what = "lets the run read the name and address of your git configuration";
+            found.push(("sandbox.git_identity".to_owned(), what.to_owned()));
+        }
         found.into_iter().for_each(|(key, what)| self.add(key, what));
     }
 
@@ -411,77 +418,6 @@ impl Finder<'_> {
             && lower.deny.iter().flatten().any(|rule| !deny.contains(rule))
         {
             self.add("commands.deny", "drops rules of yours that deny commands");
-        }
-    }
-
-    fn agent(&mut self) {
-        let (agent, lower) = (&self.manifest.agent, &self.baseline.lower.agent);
-        let is_account = |kind| Purpose::of_agent(Some(kind)) == Purpose::AccountAgent;
-        if agent.kind.is_some_and(is_account) && agent.kind != lower.kind {
-            let what = "lets the run use your account with that agent's service";
-            self.add("agent.kind", what);
-        }
-        if let Some(program) = &agent.program
-            && lower.program.as_ref() != Some(program)
-        {
-            self.add("agent.program", format!("lets the run read and execute {program}"));
-        }
-        if agent.auth == Some(Auth::Files) && lower.auth != agent.auth {
-            self.add("agent.auth", "copies your login with the agent's service into the run");
-        }
-        let freedom = |permissions: Permissions| match permissions {
-            Permissions::Ask => 0,
-            Permissions::AcceptEdits => 1,
-            Permissions::Bypass => 2,
-        };
-        if let Some((wanted, lower)) = agent.permissions.zip(lower.permissions)
-            && freedom(wanted) > freedom(lower)
-        {
-            self.add(
-                "agent.permissions",
-                format!("lets the agent do more unasked: {}", wanted.name()),
-            );
-        }
-        let paths = agent.prompt_file.as_ref().zip(self.absolute.agent.prompt_file.as_ref());
-        if let Some((path, absolute)) = paths
-            && lower.prompt_file.as_ref() != Some(absolute)
-        {
-            match self.leads_into(path, absolute, self.baseline.directory) {
-                Err(why) => {
-                    self.add("agent.prompt_file", format!("lets the run read {}{why}", path.0));
-                }
-                Ok(()) => self.instructions("agent.prompt_file"),
-            }
-        }
-        if agent.prompt.is_some() && agent.prompt != lower.prompt {
-            self.instructions("agent.prompt");
-        }
-        if agent.args.is_some() && agent.args != lower.args {
-            self.instructions("agent.args");
-        }
-        if agent.model.is_some() && agent.model != lower.model {
-            self.instructions("agent.model");
-        }
-        self.repetition();
-        self.agent_budgets();
-    }
-
-    /// Without a loop the user's agent runs once.
-    fn repetition(&mut self) {
-        let none = Loop::default();
-        let (lower, higher) = (&self.baseline.lower.r#loop, &self.baseline.higher.r#loop);
-        let is_new = self.manifest.r#loop != none && *lower == none && *higher == none;
-        let sets_kind = self.manifest.agent.kind.is_some(); // that is shown already
-        if is_new && self.baseline.purpose == Purpose::AccountAgent && !sets_kind {
-            self.add("loop", "runs your agent again and again");
-        }
-    }
-
-    /// Instructions of another author, given in the user's name.
-    fn instructions(&mut self, key: &str) {
-        let sets_kind = self.manifest.agent.kind.is_some(); // that is shown already
-        if self.baseline.purpose == Purpose::AccountAgent && !sets_kind {
-            self.add(key, "sets your agent's instructions");
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Messages on the control socket of a run's supervisor. The command line and the library send the same ones.
 //!
 //! The frames are the channel's; the client is [`super::Side::Client`], the supervisor [`super::Side::Server`].
-//! The client's hello comes first, under the opening key, and carries the key for what follows. The kernel
+//! The client's hello comes first, under the opening key, and carries the key for what follows. The supervisor's hello
+//! states the version; the client sends nothing before it has read that. The kernel
 //! decides who may connect: the socket is in the home, and the peer must be the home's owner.
 //!
 //! A *task* is one command that this connection follows. The client numbers them; 0 is the run's main
@@ -9,6 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::frame::FrameVersion;
 use super::message::Work;
 use crate::backends::BackendName;
 use crate::choice::{SkippedBackend, candidates};
@@ -16,6 +18,7 @@ use crate::egress::{Published, SecretValue};
 use crate::id::RunId;
 use crate::iteration::{AgentReport, CheckpointReport, ResumeOrigin};
 use crate::layered::WorkspaceReport;
+use crate::network_list::{NetworkChange, NetworkState};
 use crate::outcome::{ExecFailure, Exit, StopReason, Usage};
 use crate::plan::{PLAN_VERSION, Plan};
 use crate::posture::{Posture, Unmet};
@@ -23,9 +26,15 @@ use crate::runspec::RunSpec;
 use crate::state::RunState;
 use crate::text::OsText;
 
-/// The protocol versions that this build supports.
+/// The protocol versions that this build supports: the supervisor of a kept run can be older than its client.
 pub const CONTROL_MIN: u32 = 1;
-pub const CONTROL_MAX: u32 = 1;
+pub const CONTROL_MAX: u32 = 2;
+
+/// The version of the frames that follow the supervisor's hello.
+pub fn frame_version(control: u32) -> FrameVersion {
+    if control < 2 { FrameVersion::V1 } else { FrameVersion::V2 }
+}
+
 /// Commands that one supervisor carries at once.
 pub const MAX_TASKS: usize = 60;
 
@@ -144,6 +153,9 @@ pub struct LaunchRequest {
     /// Where it begins, if that is a checkpoint of another run.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub resumed_from: Option<Box<ResumeOrigin>>,
+    /// How long a kept sandbox lives unless it is renewed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ttl_ms: Option<u64>,
 }
 
 /// One more command in a sandbox that is there.
@@ -154,7 +166,7 @@ pub struct TaskRequest {
     pub work: Work,
     /// On top of the run's variables; `None` removes one.
     pub env: Vec<(String, Option<OsText>)>,
-    /// The run's working directory where it is `None`.
+    /// Relative to the run's working directory, which is used where it is `None`.
     pub workdir: Option<OsText>,
     pub streams: Streams,
     pub timeout_ms: Option<u64>,
@@ -189,6 +201,15 @@ pub enum ToSupervisor {
         grace_ms: Option<u64>,
     },
     Status,
+    /// A kept sandbox lives this long from now on; without a number, until it is stopped. The answer is the status.
+    Renew {
+        ttl_ms: Option<u64>,
+    },
+    /// What the run may reach, after this change if there is one. The answer is [`FromSupervisor::Network`].
+    Network {
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        change: Option<NetworkChange>,
+    },
     /// Keep the present state of the run's trees and home. Only while no command runs.
     Checkpoint {
         #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -241,6 +262,10 @@ pub enum ControlError {
     CheckpointPending,
     #[error("no checkpoint was taken: {why}")]
     NoCheckpoint { why: String },
+    #[error("the network access was not changed: {why}")]
+    NetworkUnchanged { why: String },
+    #[error("the new list did not take effect, and the run has no network access any more: {why}")]
+    NetworkLost { why: String },
     #[error("{why}")]
     OutOfTurn { why: String },
 }
@@ -304,6 +329,9 @@ pub struct RunStatus {
     /// Ports of the host that lead inside.
     #[serde(default)]
     pub ports: Vec<Published>,
+    /// What is left of the time that a kept sandbox was given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ttl_ms: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -350,6 +378,8 @@ pub enum FromSupervisor {
     Status(Box<RunStatus>),
     CheckpointTaken(TakenCheckpoint),
     CheckpointRefused(ControlError),
+    Network(Box<NetworkState>),
+    NetworkRefused(ControlError),
     /// A request that is not about a task was not carried out.
     Refused(ControlError),
     /// The record has its end. The connection closes after this.

@@ -11,6 +11,11 @@ pub const MAX_PAYLOAD: usize = 16 * 1024;
 pub(super) const HEADER: usize = 44;
 /// The longest frame.
 pub(super) const MAX_FRAME: usize = HEADER + MAX_PAYLOAD;
+/// How much is read at once while little comes, and while much does.
+const READ: usize = MAX_PAYLOAD;
+const MAX_READ: usize = 256 * 1024;
+/// The largest buffer of a reader that is idle.
+const MAX_KEPT: usize = 64 * 1024;
 const KIND_AT: usize = 8;
 const MAC_AT: usize = 28;
 const MAC: usize = 16;
@@ -38,6 +43,18 @@ impl Side {
             Self::Server => "belljar 2026 channel frames from init",
         }
     }
+}
+
+/// What the ends of a connection agreed on in their hellos.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FrameVersion {
+    /// The hellos themselves, and a peer that does not know the second version: the MAC covers the header, then the
+    /// payload, and every stream has the same window.
+    #[default]
+    V1,
+    /// The MAC covers the payload first, whose hash is several times as fast if nothing is before it. A reader may
+    /// widen the window of a stream.
+    V2,
 }
 
 /// Made anew for each launch; known to the launcher and to PID 1, never to the command.
@@ -169,18 +186,24 @@ pub enum WireError {
 pub struct FrameWriter {
     key: [u8; 32],
     side: Side,
+    version: FrameVersion,
     next: u64,
 }
 
 impl FrameWriter {
     pub fn new(key: &FrameKey, side: Side) -> Self {
-        Self { key: key.for_side(side), side, next: 0 }
+        Self { key: key.for_side(side), side, version: FrameVersion::V1, next: 0 }
     }
 
     /// From here on frames are under this key; the numbering goes on.
     pub fn rekey(&mut self, key: &FrameKey) {
         self.key.zeroize();
         self.key = key.for_side(self.side);
+    }
+
+    /// Of all frames from here on.
+    pub fn use_version(&mut self, version: FrameVersion) {
+        self.version = version;
     }
 
     /// Appends one frame. The payload must fit; callers cut before they come here.
@@ -199,7 +222,7 @@ impl FrameWriter {
         out.extend_from_slice(&[kind.code(), 0, 0, 0]);
         out.extend_from_slice(&self.next.to_le_bytes());
         out.extend_from_slice(&offset.to_le_bytes());
-        let mac = mac_of(&self.key, &out[start..start + MAC_AT], payload);
+        let mac = mac_of(&self.key, self.version, &out[start..start + MAC_AT], payload);
         out.extend_from_slice(&mac);
         out.extend_from_slice(payload);
         self.next += 1;
@@ -217,15 +240,31 @@ impl Drop for FrameWriter {
 pub struct FrameReader {
     key: [u8; 32],
     side: Side,
+    version: FrameVersion,
     next: u64,
     buffer: Vec<u8>,
     at: usize,
+    /// How much the next read should take.
+    read_size: usize,
 }
 
 impl FrameReader {
     /// `side` is who writes what is read here.
     pub fn new(key: &FrameKey, side: Side) -> Self {
-        Self { key: key.for_side(side), side, next: 0, buffer: Vec::new(), at: 0 }
+        Self {
+            key: key.for_side(side),
+            side,
+            version: FrameVersion::V1,
+            next: 0,
+            buffer: Vec::new(),
+            at: 0,
+            read_size: READ,
+        }
+    }
+
+    /// Of all frames from here on.
+    pub fn use_version(&mut self, version: FrameVersion) {
+        self.version = version;
     }
 
     pub fn rekey(&mut self, key: &FrameKey) {
@@ -234,6 +273,30 @@ impl FrameReader {
     }
 
     pub fn push(&mut self, bytes: &[u8]) {
+        self.make_room(bytes.len());
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Lets `read` append to the buffer, which has room for as much as should be read at once: little, and more while
+    /// much comes. Returns what `read` does.
+    pub fn push_with<T, E>(
+        &mut self,
+        read: impl FnOnce(&mut Vec<u8>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let room = self.read_size;
+        self.make_room(room);
+        let before = self.buffer.len();
+        let result = read(&mut self.buffer);
+        let count = self.buffer.len().saturating_sub(before);
+        if count >= room {
+            self.read_size = (2 * room).min(MAX_READ);
+        } else if count <= READ / 2 {
+            self.read_size = READ;
+        }
+        result
+    }
+
+    fn make_room(&mut self, more: usize) {
         // Frames of messages were wiped when they were read; the beginning of one must not stay where it was.
         if is_message(&self.buffer[self.at..]) {
             wipe::take_front(&mut self.buffer, self.at);
@@ -241,8 +304,11 @@ impl FrameReader {
             self.buffer.drain(..self.at);
         }
         self.at = 0;
-        wipe::reserve(&mut self.buffer, bytes.len());
-        self.buffer.extend_from_slice(bytes);
+        // What a burst needed is not kept for ever.
+        if self.buffer.is_empty() && self.read_size == READ && self.buffer.capacity() > MAX_KEPT {
+            self.buffer = Vec::new();
+        }
+        wipe::reserve(&mut self.buffer, more);
     }
 
     /// The number of the next frame.
@@ -270,7 +336,7 @@ impl FrameReader {
             return Ok(None);
         };
         // The MAC comes before anything else is believed.
-        let mac = mac_of(&self.key, &header[..MAC_AT], payload);
+        let mac = mac_of(&self.key, self.version, &header[..MAC_AT], payload);
         if !same(&mac, &header[MAC_AT..]) {
             return Err(WireError::BadMac);
         }
@@ -312,10 +378,15 @@ fn is_message(bytes: &[u8]) -> bool {
     kind.is_some_and(FrameKind::is_message)
 }
 
-fn mac_of(key: &[u8; 32], header: &[u8], payload: &[u8]) -> [u8; MAC] {
+/// In both orders the header, whose length is fixed, says how long the payload is.
+fn mac_of(key: &[u8; 32], version: FrameVersion, header: &[u8], payload: &[u8]) -> [u8; MAC] {
     let mut hasher = blake3::Hasher::new_keyed(key);
-    hasher.update(header);
-    hasher.update(payload);
+    let (first, second) = match version {
+        FrameVersion::V1 => (header, payload),
+        FrameVersion::V2 => (payload, header),
+    };
+    hasher.update(first);
+    hasher.update(second);
     let mut mac = [0; MAC];
     mac.copy_from_slice(&hasher.finalize().as_bytes()[..MAC]);
     mac

@@ -5,14 +5,19 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::attest::{Attestation, BriefAttestation};
+use crate::denied_call::DeniedCallCount;
 use crate::outcome::{ExecFailure, ExitStatus};
 use crate::plan::Rlimit;
 use crate::runspec::User;
 use crate::text::OsText;
 
-/// The protocol versions that this build supports.
-pub const PROTOCOL_MIN: u32 = 1;
-pub const PROTOCOL_MAX: u32 = 1;
+/// The step of [`FromInit::SetupFailed`] at which the command's working directory could not be entered.
+pub const ENTER_WORKDIR: &str = "enter the working directory";
+
+/// The protocol versions that this build supports. The launcher brings PID 1 along, so both are of one build. All
+/// frames after the first hello have [`FrameVersion::V2`](super::FrameVersion::V2).
+pub const PROTOCOL_MIN: u32 = 2;
+pub const PROTOCOL_MAX: u32 = 2;
 
 /// The first message of all, under the opening key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +97,8 @@ pub enum Work {
     Unpack {
         path: OsText,
         modes: UnpackModes,
+        #[serde(default)]
+        read_only: ReadOnlyFiles,
     },
     /// Belljar's code inside writes what `path` is, and what a directory holds, to standard output, in the format
     /// of [`super::archive::Entry::is_listed`].
@@ -108,6 +115,15 @@ pub enum UnpackModes {
     Umask,
     /// The archive's: a tree that comes back must not differ from what was sent.
     Exact,
+}
+
+/// What becomes of a file that exists and that nobody may write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReadOnlyFiles {
+    #[default]
+    Replace,
+    Refuse,
 }
 
 /// How much a process reads back before the gate opens.
@@ -141,6 +157,17 @@ pub struct ExecRequest {
     pub stdio: Stdio,
     pub depth: AttestationKind,
     pub descendants: Descendants,
+}
+
+impl ExecRequest {
+    /// The stream that carries the files of a copy: its reader widens it.
+    pub fn stream_of_files(&self) -> Option<u32> {
+        match (&self.work, &self.stdio) {
+            (Work::Unpack { .. }, Stdio::Streams { stdin, .. }) => *stdin,
+            (Work::Pack { .. }, Stdio::Streams { stdout, .. }) => Some(*stdout),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -198,7 +225,8 @@ pub enum FromInit {
         exec: u32,
         attestation: Box<BriefAttestation>,
     },
-    /// The lock-down failed; nothing of the command ran.
+    /// The lock-down failed; nothing of the command ran. The step [`ENTER_WORKDIR`] is about the request, not about the
+    /// lock-down.
     SetupFailed {
         exec: u32,
         step: String,
@@ -224,5 +252,11 @@ pub enum FromInit {
     Accepted {
         stream: u32,
         port: u16,
+    },
+    /// System calls that the filter refused since the last such message. Only under [`TRACED_FILTER`].
+    ///
+    /// [`TRACED_FILTER`]: crate::denied_call::TRACED_FILTER
+    CallsDenied {
+        calls: Vec<DeniedCallCount>,
     },
 }

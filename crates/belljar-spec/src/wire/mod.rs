@@ -13,17 +13,20 @@ pub mod control;
 pub mod frame;
 pub mod message;
 pub mod mux;
+mod queue;
 pub mod resume;
 mod unacknowledged;
 mod wipe;
 
 pub use frame::{
-    Frame, FrameKey, FrameKind, FrameReader, FrameWriter, MAX_PAYLOAD, Side, WireError,
+    Frame, FrameKey, FrameKind, FrameReader, FrameVersion, FrameWriter, MAX_PAYLOAD, Side,
+    WireError,
 };
 pub use message::{
-    AttestationKind, Descendants, ExecRequest, FIRST_ACCEPT_STREAM, FIRST_CONNECT_STREAM, FromInit,
-    InitHello, InitSetup, LauncherHello, MAX_CONNECTIONS, MAX_CONNECTS, PROTOCOL_MAX, PROTOCOL_MIN,
-    Stdio, ToInit, UnpackModes, Work,
+    AttestationKind, Descendants, ENTER_WORKDIR, ExecRequest, FIRST_ACCEPT_STREAM,
+    FIRST_CONNECT_STREAM, FromInit, InitHello, InitSetup, LauncherHello, MAX_CONNECTIONS,
+    MAX_CONNECTS, PROTOCOL_MAX, PROTOCOL_MIN, ReadOnlyFiles, Stdio, ToInit, UnpackModes, Work,
 };
 pub use mux::{Arrival, Flow, Mux};
+pub use queue::ByteQueue;
 pub use resume::{Nonce, ResumeClient, ResumeError, ResumeKey, ResumeServer, Resumed};

@@ -1,8 +1,8 @@
 //! Multiplexes control messages and flow-controlled streams over frames.
 //!
 //! Sans-I/O: bytes in, arrivals out; what is to be sent waits in `outgoing`. The budget is fixed:
-//! 64 KiB a stream, [`MAX_STREAMS`] of them, and data is only taken while little else waits, so that a
-//! control message never queues behind more than [`DATA_AHEAD`] bytes.
+//! 64 KiB a stream, [`MAX_STREAMS`] of them, and [`WIDE_BUDGET`] for those that were widened. Data is only taken while
+//! little else waits, so that a control message never queues behind more than [`DATA_AHEAD`] bytes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeBounds;
@@ -12,8 +12,8 @@ use serde::de::DeserializeOwned;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::frame::{
-    Frame, FrameKey, FrameKind, FrameReader, FrameWriter, HEADER, MAX_FRAME, MAX_PAYLOAD, Side,
-    WireError,
+    Frame, FrameKey, FrameKind, FrameReader, FrameVersion, FrameWriter, HEADER, MAX_FRAME,
+    MAX_PAYLOAD, Side, WireError,
 };
 use super::message::{MAX_CONNECTIONS, MAX_CONNECTS};
 use super::unacknowledged::{ACKNOWLEDGE_EVERY, DATA_UNDER_WAY, MAX_UNDER_WAY, Unacknowledged};
@@ -21,6 +21,10 @@ use super::wipe::{self, Length};
 
 /// Bytes of one stream that may be in flight.
 pub const WINDOW: u64 = 64 * 1024;
+/// The same of a stream that was widened: one that carries files.
+pub const WIDE_WINDOW: u64 = 512 * 1024;
+/// What all widened streams of one end may have in flight together. A further one keeps its window.
+pub const WIDE_BUDGET: u64 = 4 * 1024 * 1024;
 /// Streams open at once: three for each of 64 commands, and one for each connection. The end that makes connections
 /// counts them, so that no command is left without a stream.
 pub const MAX_STREAMS: usize = 3 * 64 + MAX_CONNECTIONS + MAX_CONNECTS;
@@ -60,6 +64,8 @@ pub enum Flow {
 
 #[derive(Debug, Default)]
 struct Stream {
+    /// How much this end takes before it is consumed.
+    window: u64,
     /// Bytes received, and how far the other end may go.
     received: u64,
     receive_limit: u64,
@@ -77,6 +83,7 @@ struct Stream {
 pub struct Mux {
     reader: FrameReader,
     writer: FrameWriter,
+    version: FrameVersion,
     streams: BTreeMap<u32, Stream>,
     /// Streams that were given up before both ends were done with them.
     forgotten: VecDeque<u32>,
@@ -94,6 +101,7 @@ impl Mux {
         Self {
             reader: FrameReader::new(&FrameKey::OPENING, side.other()),
             writer: FrameWriter::new(&FrameKey::OPENING, side),
+            version: FrameVersion::V1,
             streams: BTreeMap::new(),
             forgotten: VecDeque::new(),
             partial: Zeroizing::default(),
@@ -136,6 +144,14 @@ impl Mux {
         self.writer.rekey(key);
     }
 
+    /// Of all frames from here on, in both directions. Both ends change at the same frame: a launcher and PID 1 after the
+    /// first hello, a client and a supervisor after the second.
+    pub fn use_version(&mut self, version: FrameVersion) {
+        self.version = version;
+        self.reader.use_version(version);
+        self.writer.use_version(version);
+    }
+
     /// Both ends open a stream before the message that names it takes effect.
     pub fn open(&mut self, stream: u32) -> Result<(), WireError> {
         self.open_for(stream, Flow::Bidirectional)
@@ -153,6 +169,7 @@ impl Mux {
         }
         self.forgotten.retain(|old| *old != stream);
         let open = Stream {
+            window: WINDOW,
             receive_limit: WINDOW,
             send_limit: WINDOW,
             ended_here: flow == Flow::Incoming,
@@ -243,6 +260,26 @@ impl Mux {
         }
     }
 
+    /// Takes more of this stream before it is consumed, if the other end can send more and the budget allows it.
+    pub fn widen(&mut self, stream: u32) {
+        let wide = self.wide_bytes();
+        let Some(open) = self.streams.get_mut(&stream) else { return };
+        let is_over = open.ended_there || open.receive_limit == u64::MAX;
+        let is_enough = open.window == WIDE_WINDOW || wide + WIDE_WINDOW > WIDE_BUDGET;
+        if self.version == FrameVersion::V1 || is_over || is_enough {
+            return;
+        }
+        open.receive_limit += WIDE_WINDOW - open.window;
+        open.window = WIDE_WINDOW;
+        let limit = open.receive_limit;
+        self.writer.write(stream, FrameKind::Window, limit, &[], &mut self.outgoing);
+    }
+
+    /// What all widened streams of this end may have in flight.
+    pub fn wide_bytes(&self) -> u64 {
+        self.streams.values().map(|open| open.window).filter(|window| *window > WINDOW).sum()
+    }
+
     /// Bytes of this stream were delivered, so as many more may come.
     pub fn consumed(&mut self, stream: u32, count: usize) {
         let Some(open) = self.streams.get_mut(&stream) else {
@@ -252,7 +289,7 @@ impl Mux {
             return;
         }
         open.unannounced += count as u64;
-        if open.unannounced >= WINDOW / 2 {
+        if open.unannounced >= open.window / 2 {
             open.receive_limit += open.unannounced;
             open.unannounced = 0;
             self.writer.write(
@@ -324,6 +361,14 @@ impl Mux {
 
     pub fn push(&mut self, bytes: &[u8]) {
         self.reader.push(bytes);
+    }
+
+    /// Lets `read` append what arrived to the buffer of this end; see [`FrameReader::push_with`].
+    pub fn push_with<T, E>(
+        &mut self,
+        read: impl FnOnce(&mut Vec<u8>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.reader.push_with(read)
     }
 
     /// How many authentic frames have arrived.
@@ -419,7 +464,11 @@ impl Mux {
             }
             FrameKind::Window => {
                 // A window only ever grows, and never past what one stream may hold.
-                let limit = open.sent.saturating_add(WINDOW);
+                let most = match self.version {
+                    FrameVersion::V1 => WINDOW,
+                    FrameVersion::V2 => WIDE_WINDOW,
+                };
+                let limit = open.sent.saturating_add(most);
                 if frame.offset < open.send_limit || frame.offset > limit {
                     return Err(WireError::WindowExceeded(stream));
                 }

@@ -88,10 +88,14 @@ fn the_network_is_held() {
     assert_eq!(check(ceiling, &setup("x.example")), Ok(()));
     is_beyond(ceiling, &setup("x.test"), "setup.network");
     let route = |to: &str| decided(&format!("[[route]]\nlisten = 8080\nto = '{to}'\n"));
-    for within in ["https://x.example/v1", "http://x.example", "https://a.test:8443"] {
+    for within in
+        ["https://x.example/v1", "http://x.example", "https://a.test:8443", "tcp://x.example:443"]
+    {
         assert_eq!(check(ceiling, &route(within)), Ok(()), "{within}");
     }
-    for beyond in ["https://x.test", "https://a.test", "https://x.example:8443"] {
+    for beyond in
+        ["https://x.test", "https://a.test", "https://x.example:8443", "tcp://x.example:22"]
+    {
         is_beyond(ceiling, &route(beyond), "route");
     }
     let private = |host: &str| decided(&format!("[network]\nallow_private = ['{host}']\n"));

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use belljar_spec::manifest::*;
 use belljar_spec::mount_arg::TmpfsArg;
 use belljar_spec::{
-    BackendChoice, BackendName, CeilingFile, Clause, Cpus, HumanDuration, MountMode, OsText, Size,
-    User, layers,
+    BackendChoice, BackendName, CeilingFile, Clause, Cpus, GitIdentity, HumanDuration, MountMode,
+    OsText, Size, User, layers,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option::of;
@@ -80,6 +80,21 @@ prop_compose! {
 }
 
 prop_compose! {
+    fn inside()(
+        shell in of("/[a-z]{1,5}/[a-z]{1,5}".prop_map(ShellPath)),
+        git_identity in of(prop_oneof![
+            Just(GitIdentitySetting::Host),
+            Just(GitIdentitySetting::None),
+            ("[a-zé\"\\\\]{1,9}", "[a-z@.]{1,9}").prop_map(|(name, email)| GitIdentitySetting::Named(
+                GitIdentity::new(Some(&name), Some(&email)).unwrap()
+            )),
+        ]),
+    ) -> Sandbox {
+        Sandbox { shell, git_identity, ..Sandbox::default() }
+    }
+}
+
+prop_compose! {
     fn boundary()(
         backend in of(select(BackendChoice::ALL)),
         fallback in of(vec(select(BackendName::ALL), 0..3)),
@@ -95,10 +110,11 @@ prop_compose! {
         workdir in of(os_text()),
         name in of("[a-z0-9][a-z0-9_.-]{0,8}".prop_map(|name| name.parse().unwrap())),
         labels in of(btree_map(text(), text(), 0..3)),
+        inside in inside().boxed(),
     ) -> Sandbox {
         Sandbox {
             backend, fallback, workspace, rootfs, image, pull, oci_runtime, user, workdir, name, labels,
-            ..Sandbox::default()
+            ..inside
         }
     }
 }
@@ -195,6 +211,7 @@ prop_compose! {
     fn agent()(
         kind in of(select(AgentKind::ALL)),
         command in of(command()),
+        format in of(select(OutputFormat::ALL)),
         program in of(text().prop_map(OsText::from)),
         prompt in of(prop_oneof![text().prop_map(Ok), host_path().prop_map(Err)]),
         model in of(text()),
@@ -215,7 +232,7 @@ prop_compose! {
             None => (None, None),
         };
         Agent {
-            kind, command, program, prompt, prompt_file, model, args, permissions, auth, max_turns,
+            kind, command, format: format.filter(|_| kind.is_none_or(|kind| kind == AgentKind::Command)), program, prompt, prompt_file, model, args, permissions, auth, max_turns,
             max_cost_usd, max_tokens,
         }
     }

@@ -6,9 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::common::{Given, host, request};
 use belljar_spec::env_file::EnvLine;
+use belljar_spec::manifest::OutputFormat;
 use belljar_spec::{
-    Clause, Mount, MountMode, OsText, ResolveError, Rootfs, RunSpec, Screen, Terminal, User,
-    resolve,
+    Clause, GitIdentity, HostFacts, MainCommand, Manifest, Mount, MountMode, OsText, ResolveError,
+    Rootfs, RunSpec, Screen, Terminal, User, resolve,
 };
 
 fn run(manifest: &str) -> Result<RunSpec, ResolveError> {
@@ -170,7 +171,7 @@ fn tools_are_on_the_path_and_rustup_finds_itself() {
 fn the_environment_holds_what_was_named_and_nothing_else() {
     let spec = run("").unwrap();
     let names: Vec<&str> = spec.env.keys().map(String::as_str).collect();
-    assert_eq!(names, ["HOME", "LANG", "LOGNAME", "PATH", "SHELL", "USER"]);
+    assert_eq!(names, ["HOME", "LANG", "LOGNAME", "PATH", "USER"]);
     assert_eq!(spec.env["LANG"].to_str(), Some("C.UTF-8"), "not the host's");
 
     let spec = run("[sandbox]\nenv = { A = 'b' }\npass_env = ['PASSED', 'NOT_THERE']\n").unwrap();
@@ -295,4 +296,79 @@ fn paths_that_are_not_utf8_go_through() {
     assert_eq!(spec.manifest.as_ref().unwrap().as_bytes(), b"/proj/\xff/belljar.toml");
     let json = serde_json::to_string(&spec).unwrap();
     assert_eq!(serde_json::from_str::<RunSpec>(&json).unwrap(), spec);
+}
+
+#[test]
+fn commits_have_the_operators_name_unless_a_layer_says_otherwise() {
+    let identity = |name: &str| GitIdentity::new(Some(name), Some("x@example.org"));
+    let host = HostFacts { git_identity: identity("Ann"), ..host() };
+    let author = |text: &str| {
+        let settings = Given { manifest: text, ..Given::default() }.settings();
+        resolve(&settings, &request(), &host).unwrap().git_identity
+    };
+    assert_eq!(author(""), identity("Ann"));
+    assert_eq!(author("[sandbox]\ngit_identity = true\n"), identity("Ann"));
+    assert_eq!(author("[sandbox]\ngit_identity = false\n"), None);
+    let named = "[sandbox]\ngit_identity = { name = 'Bo', email = 'x@example.org' }\n";
+    assert_eq!(author(named), identity("Bo"));
+    for (bad, why) in [
+        ("'Ann'", "true, false, or"),
+        ("{ name = 'Bo' }", "\"email\" is missing"),
+        ("{ name = 'Bo', email = '' }", "not empty"),
+        ("{ name = \"B\\no\", email = 'x' }", "no control characters"),
+    ] {
+        let refused = Manifest::parse(
+            format!("[sandbox]\ngit_identity = {bad}\n").as_bytes(),
+            &"m.toml".into(),
+        );
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains(why), "{bad}: {refused}");
+    }
+}
+
+#[test]
+fn a_shell_is_an_absolute_path_that_fits_into_a_line_of_accounts() {
+    let shell = |text: &str| {
+        let text = format!("[sandbox]\nshell = {text}\n");
+        Manifest::parse(text.as_bytes(), &"m.toml".into()).map(|found| found.sandbox.shell)
+    };
+    assert_eq!(shell("'/bin/zsh'").unwrap().unwrap().0, "/bin/zsh");
+    assert_eq!(run("[sandbox]\nshell = '/bin/zsh'\n").unwrap().shell.as_deref(), Some("/bin/zsh"));
+    for bad in
+        ["'zsh'", "'./zsh'", "''", "'/bin/../x'", "\"/bin/sh\\nroot:x:0:0\"", "'/bin/a:b'", "true"]
+    {
+        assert!(shell(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn an_agent_on_a_terminal_has_no_prompt_and_no_loop() {
+    let text = "[agent]\nkind = 'codex'\nmodel = 'm'\nargs = ['-x']\nprompt = 'p'\n[loop]\nmax_iterations = 3\n";
+    let request = |command| belljar_spec::Request { command, ..request() };
+    let resolved = |text: &str, command| {
+        let settings = Given { manifest: text, ..Given::default() }.settings();
+        resolve(&settings, &request(command), &host())
+    };
+    let spec = resolved(text, MainCommand::AgentTerminal).unwrap();
+    assert!(spec.agent.is_none());
+    let agent = spec.agent_spec().unwrap();
+    assert_eq!((agent.prompt.as_str(), agent.model.as_deref()), ("", Some("m")));
+    assert_eq!(spec.workspace.unwrap().mode, MountMode::Overlay);
+    let driven = resolved(text, MainCommand::Agent).unwrap();
+    assert!(driven.terminal_agent.is_none(), "control");
+    assert_eq!(driven.agent_spec().unwrap().prompt, "p");
+    let plain = "[agent]\nkind = 'command'\ncommand = ['x']\n";
+    let refused = resolved(plain, MainCommand::AgentTerminal).unwrap_err().to_string();
+    assert!(refused.contains("belljar run -t COMMAND"), "{refused}");
+}
+
+#[test]
+fn a_format_is_for_a_command() {
+    let parse = |kind: &str| {
+        let text = format!("[agent]\nkind = '{kind}'\nformat = 'codex'\ncommand = ['x']\n");
+        Manifest::parse(text.as_bytes(), &"m.toml".into())
+    };
+    assert_eq!(parse("command").unwrap().agent.format, Some(OutputFormat::Codex));
+    let refused = parse("claude").unwrap_err().to_string();
+    assert!(refused.contains("format is for the kind \"command\""), "{refused}");
 }

@@ -77,6 +77,23 @@ fn what_makes_no_sense_is_refused_with_its_key() {
         ),
         ("[[route]]\nlisten = 1\nto = 'ftp://a'\n".to_owned(), "leads nowhere"),
         ("[[route]]\nlisten = 1\nto = 'https://u@a'\n".to_owned(), "leads nowhere"),
+        ("[[route]]\nlisten = 1\nto = 'tcp://a'\n".to_owned(), "or tcp://host:port"),
+        ("[[route]]\nlisten = 1\nto = 'tcp://a:1/b'\n".to_owned(), "leads nowhere"),
+        (
+            format!("{SECRET}[[route]]\nlisten = 1\nto = 'tcp://b:1'\nsecret = 'KEY'\n"),
+            "no secret can be put in",
+        ),
+        (
+            format!(
+                "[network]\nallow = ['api.example']\n{SECRET}\
+                 [[route]]\nlisten = 1\nto = 'tcp://api.example:443'\n"
+            ),
+            "a tcp:// route cannot put it in",
+        ),
+        (
+            "[network]\nintercept = ['*.example']\n[[route]]\nlisten = 1\nto = 'tcp://a.example:443'\n".to_owned(),
+            "is not read",
+        ),
         (
             "[[route]]\nlisten = 1\nto = 'https://a'\nsecret = 'K'\n".to_owned(),
             "there is no [[secret]]",
@@ -178,4 +195,20 @@ fn rules_on_commands_are_part_of_the_run() {
     assert_ne!(changed.hash(), spec.hash());
     let long = format!("[commands]\ndeny = ['{}']\n", "x".repeat(2000));
     assert!(refused(&long).contains("commands.deny"));
+}
+
+#[test]
+fn a_tcp_route_has_a_host_and_a_port() {
+    for (to, shown) in [
+        ("tcp://DB.example.:5432", "tcp://db.example:5432"),
+        ("tcp://[2001:db8::1]:80", "tcp://[2001:db8::1]:80"),
+        ("tcp://127.0.0.1:6379/", ""),
+        ("https://a.example:443/v1/", "https://a.example/v1"),
+    ] {
+        let spec = run(&format!("[[route]]\nlisten = 5432\nto = '{to}'\n"));
+        match shown {
+            "" => assert!(spec.is_err(), "{to}"),
+            _ => assert_eq!(spec.unwrap().egress.routes[0].to.to_string(), shown),
+        }
+    }
 }

@@ -422,3 +422,16 @@ fn an_account_is_not_spent_again_and_again() {
     assert_eq!(keys_over("", text, Purpose::CommandAgent), Vec::<String>::new());
     assert_eq!(keys_over(text, text, Purpose::AccountAgent), Vec::<String>::new());
 }
+
+#[test]
+fn the_name_in_git_is_not_taken_back_from_an_operator_who_withheld_it() {
+    let wants = "[sandbox]\ngit_identity = true\n";
+    let over = |operators: &str, text: &str| keys_over(operators, text, Purpose::Command);
+    assert_eq!(over("[sandbox]\ngit_identity = false\n", wants), ["sandbox.git_identity"]);
+    let other = "[sandbox]\ngit_identity = { name = 'a', email = 'b' }\n";
+    assert_eq!(over(other, wants), ["sandbox.git_identity"]);
+    for (operators, text) in [("", wants), (wants, wants), (wants, other), ("", other)] {
+        assert_eq!(over(operators, text), [""; 0], "{operators} {text}");
+    }
+    assert_eq!(over("", "[sandbox]\nshell = '/bin/zsh'\n"), [""; 0]);
+}

@@ -1,7 +1,8 @@
 //! Frames: only those that the other end wrote, each once, in order.
 
 use belljar_spec::wire::{
-    Frame, FrameKey, FrameKind, FrameReader, FrameWriter, MAX_PAYLOAD, Side, WireError,
+    Frame, FrameKey, FrameKind, FrameReader, FrameVersion, FrameWriter, MAX_PAYLOAD, Side,
+    WireError,
 };
 use proptest::prelude::*;
 
@@ -36,6 +37,70 @@ fn the_valid_sequence_is_accepted() {
     let payloads: Vec<&[u8]> = frames.iter().map(|frame| frame.payload.as_slice()).collect();
     assert_eq!(payloads, [&b"one"[..], b"", b"three"]);
     assert!(frames.iter().all(|frame| (frame.stream, frame.offset) == (3, 11)));
+}
+
+#[test]
+fn the_mac_of_one_version_is_none_of_the_other() {
+    let payload = [9; MAX_PAYLOAD];
+    let written = |version| {
+        let mut writer = FrameWriter::new(&key(), Side::Server);
+        writer.use_version(version);
+        let mut out = Vec::new();
+        writer.write(3, FrameKind::Data, 11, &payload, &mut out);
+        out
+    };
+    let read = |bytes: &[u8], version| {
+        let mut reader = FrameReader::new(&key(), Side::Server);
+        reader.use_version(version);
+        reader.push(bytes);
+        reader.next_frame()
+    };
+    for version in [FrameVersion::V1, FrameVersion::V2] {
+        let other = match version {
+            FrameVersion::V1 => FrameVersion::V2,
+            FrameVersion::V2 => FrameVersion::V1,
+        };
+        let bytes = written(version);
+        assert_eq!(read(&bytes, version).unwrap().unwrap().payload, payload);
+        assert_eq!(read(&bytes, other), Err(WireError::BadMac));
+        for at in [0, 4, 8, 12, 20, 28, 44, bytes.len() - 1] {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1;
+            flipped.resize(flipped.len() + MAX_PAYLOAD, 0); // a longer frame is a whole one then
+            assert!(read(&flipped, version).is_err(), "{version:?}, byte {at}");
+        }
+    }
+}
+
+#[test]
+fn a_burst_is_read_in_larger_pieces_and_keeps_no_buffer() {
+    let mut writer = FrameWriter::new(&key(), Side::Server);
+    let mut reader = FrameReader::new(&key(), Side::Server);
+    let mut bytes = Vec::new();
+    for _ in 0..64 {
+        writer.write(3, FrameKind::Data, 0, &[1; MAX_PAYLOAD], &mut bytes);
+    }
+    let (mut pieces, mut frames, mut rest) = (Vec::new(), 0, bytes.as_slice());
+    while !rest.is_empty() {
+        let read = |buffer: &mut Vec<u8>| {
+            let room = (buffer.capacity() - buffer.len()).min(rest.len());
+            buffer.extend_from_slice(&rest[..room]);
+            Ok::<_, WireError>(room)
+        };
+        let count = reader.push_with(read).unwrap();
+        rest = &rest[count..];
+        pieces.push(count);
+        while reader.next_frame().unwrap().is_some() {
+            frames += 1;
+        }
+    }
+    assert_eq!(frames, 64);
+    assert!(pieces[0] <= 2 * MAX_PAYLOAD && *pieces.iter().max().unwrap() >= 8 * MAX_PAYLOAD);
+    let capacity = |reader: &mut FrameReader| {
+        reader.push_with(|buffer| Ok::<_, WireError>(buffer.capacity())).unwrap()
+    };
+    assert!(capacity(&mut reader) > 4 * MAX_PAYLOAD, "control: it was larger");
+    assert!(capacity(&mut reader) <= 4 * MAX_PAYLOAD, "nothing came, so it is small again");
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! Streams and messages over frames: whole, bounded, and safe from a hostile other end.
 
-use belljar_spec::wire::mux::{MAX_MESSAGE, MAX_STREAMS, WINDOW, parse};
+use belljar_spec::wire::mux::{
+    DATA_AHEAD, MAX_MESSAGE, MAX_STREAMS, WIDE_BUDGET, WIDE_WINDOW, WINDOW, parse,
+};
 use belljar_spec::wire::{
-    Arrival, Flow, FrameKey, FrameKind, FrameWriter, MAX_PAYLOAD, Mux, Side, ToInit, WireError,
+    Arrival, Flow, FrameKey, FrameKind, FrameVersion, FrameWriter, MAX_PAYLOAD, Mux, Side, ToInit,
+    WireError,
 };
 use proptest::prelude::*;
 
@@ -87,6 +90,97 @@ fn the_sender_stops_at_the_window() {
     carry(&mut init, &mut launcher);
     assert_eq!(arrivals(&mut launcher), Ok(vec![]));
     assert!(launcher.room(1) > 0, "what was consumed may come again");
+}
+
+/// Both ends of a channel, with some streams open.
+fn pair(version: FrameVersion, streams: u32) -> (Mux, Mux) {
+    let (mut launcher, mut init) = (Mux::new(Side::Client), Mux::new(Side::Server));
+    for mux in [&mut launcher, &mut init] {
+        mux.use_version(version);
+        (1..=streams).for_each(|stream| mux.open(stream).unwrap());
+    }
+    (launcher, init)
+}
+
+/// Sends on a stream until its window is used up: how much that is.
+fn sent_until_it_stops(launcher: &mut Mux, init: &mut Mux, stream: u32) -> u64 {
+    let mut sent = 0;
+    for _ in 0..100 {
+        let now = launcher.send_data(stream, &[5; 2 * DATA_AHEAD]);
+        assert!(now <= DATA_AHEAD, "no more ever waits before a message");
+        sent += now as u64;
+        carry(launcher, init);
+        arrivals(init).unwrap();
+    }
+    sent
+}
+
+#[test]
+fn a_reader_can_widen_a_stream() {
+    let (mut launcher, mut init) = pair(FrameVersion::V2, 2);
+    init.widen(1);
+    init.widen(1);
+    carry(&mut init, &mut launcher);
+    assert_eq!(arrivals(&mut launcher), Ok(vec![]));
+    assert_eq!(sent_until_it_stops(&mut launcher, &mut init, 1), WIDE_WINDOW);
+    assert_eq!(sent_until_it_stops(&mut launcher, &mut init, 2), WINDOW, "control");
+    // What is consumed may come again, and no more.
+    init.consumed(1, WIDE_WINDOW as usize / 2);
+    carry(&mut init, &mut launcher);
+    assert_eq!(arrivals(&mut launcher), Ok(vec![]));
+    assert_eq!(sent_until_it_stops(&mut launcher, &mut init, 1), WIDE_WINDOW / 2);
+}
+
+#[test]
+fn a_stream_that_is_used_already_can_be_widened() {
+    let (mut launcher, mut init) = pair(FrameVersion::V2, 1);
+    assert_eq!(sent_until_it_stops(&mut launcher, &mut init, 1), WINDOW);
+    init.widen(1);
+    carry(&mut init, &mut launcher);
+    assert_eq!(arrivals(&mut launcher), Ok(vec![]));
+    assert_eq!(sent_until_it_stops(&mut launcher, &mut init, 1), WIDE_WINDOW - WINDOW);
+}
+
+#[test]
+fn all_widened_streams_together_stay_within_the_budget() {
+    let most = (WIDE_BUDGET / WIDE_WINDOW) as u32;
+    let (mut launcher, mut init) = pair(FrameVersion::V2, most + 2);
+    (1..=most + 2).for_each(|stream| init.widen(stream));
+    assert_eq!(init.wide_bytes(), WIDE_BUDGET);
+    carry(&mut init, &mut launcher);
+    assert_eq!(arrivals(&mut launcher), Ok(vec![]));
+    assert_eq!(sent_until_it_stops(&mut launcher, &mut init, most), WIDE_WINDOW);
+    assert_eq!(sent_until_it_stops(&mut launcher, &mut init, most + 1), WINDOW);
+    // One that is over gives its share back.
+    init.forget(1);
+    init.widen(most + 2);
+    assert_eq!(init.wide_bytes(), WIDE_BUDGET);
+}
+
+#[test]
+fn a_stream_of_the_first_version_is_not_widened() {
+    let (mut launcher, mut init) = pair(FrameVersion::V1, 1);
+    init.widen(1);
+    assert!(init.outgoing().is_empty());
+    assert_eq!(sent_until_it_stops(&mut launcher, &mut init, 1), WINDOW);
+}
+
+#[test]
+fn a_widened_window_cannot_grow_past_its_size() {
+    let window = |offset| {
+        let mut launcher = Mux::new(Side::Client);
+        launcher.use_version(FrameVersion::V2);
+        launcher.open(1).unwrap();
+        let mut writer = FrameWriter::new(&FrameKey::OPENING, Side::Server);
+        writer.use_version(FrameVersion::V2);
+        let mut bytes = Vec::new();
+        writer.write(1, FrameKind::Window, offset, &[], &mut bytes);
+        launcher.push(&bytes);
+        arrivals(&mut launcher)
+    };
+    assert_eq!(window(WIDE_WINDOW), Ok(vec![]));
+    assert_eq!(window(WIDE_WINDOW + 1), Err(WireError::WindowExceeded(1)));
+    assert_eq!(window(WINDOW - 1), Err(WireError::WindowExceeded(1)));
 }
 
 #[test]

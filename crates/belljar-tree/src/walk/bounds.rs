@@ -1,4 +1,4 @@
-//! How far a walk goes, and how it ended.
+//! The limits of a walk (depth, entries, time), and how it ended.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What a walk calls for each entry.
+//! The trait that a walk calls for each entry.
 
 use std::cell::OnceCell;
 use std::ffi::OsStr;

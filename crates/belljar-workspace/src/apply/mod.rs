@@ -1,9 +1,10 @@
 //! Applies what a run changed: all of it or nothing, whatever dies in between.
 //!
-//! New content is staged inside the tree; the journal records what is about to happen; then come only renames and
+//! New content is staged on the tree's file system, out of every run's reach where possible; the journal records what is about to happen; then come only renames and
 //! modes; then the mark that it is done. Before that mark everything is undone by the next command, after it only
 //! tidied up.
 
+mod at_end;
 mod build;
 mod conflict;
 mod draft;
@@ -28,6 +29,7 @@ use belljar_spec::{OsText, RunId};
 use belljar_tree::{Dir, OpenDirError};
 use rustix::io::Errno;
 
+pub use at_end::apply_at_end;
 pub use conflict::{Clashing, Conflict};
 pub use draft::{Draft, OnConflict, Todo, TreeDraft, is_git_index};
 pub(crate) use journal::ApplyLock;
@@ -49,7 +51,7 @@ use staged::Staged;
 use staging_place::LiveWriters;
 use step::StepError;
 
-/// Of the directory in a tree's root that new content waits in.
+/// Prefix of the directory that new content is staged in.
 const STAGING_PREFIX: &str = ".belljar-apply.";
 
 /// Directories that are brought to disk one by one; beyond, the whole file system is.
@@ -73,13 +75,13 @@ pub enum ApplyError {
         "there are too many changes in {tree} to list them all, and so to apply them; name the files you want"
     )]
     TooMany { tree: OsText },
-    #[error("cannot look at {path}")]
+    #[error("cannot read the metadata of {path}")]
     Look {
         path: OsText,
         #[source]
         error: io::Error,
     },
-    #[error("{path} is no file, link or directory; nothing of the kind is applied")]
+    #[error("{path} is not a file, link or directory; other kinds are not applied")]
     Special { path: OsText },
     #[error(
         "the run changed {path} while it was read; nothing was applied; try again, or stop the run"
@@ -106,7 +108,7 @@ pub enum ApplyError {
          it has stopped, or other paths by name"
     )]
     StillRead { path: OsText, from: OsText },
-    #[error("cannot keep what the run renamed in {tree}; nothing was applied")]
+    #[error("cannot store the renames of the run in {tree}; nothing was applied")]
     Whole {
         tree: OsText,
         #[source]
@@ -129,7 +131,7 @@ pub enum ApplyError {
          was applied; stop it first: belljar stop {run}"
     )]
     OtherWriter { root: OsText, run: RunId },
-    #[error("cannot write down what is about to be done, in {}; nothing was applied", .path.display())]
+    #[error("cannot write the journal of the apply in {}; nothing was applied", .path.display())]
     Journal {
         path: PathBuf,
         #[source]
@@ -142,7 +144,7 @@ pub enum ApplyError {
         #[source]
         error: io::Error,
     },
-    #[error("cannot bring the changes to disk; nothing was applied")]
+    #[error("cannot sync the changes to disk; nothing was applied")]
     Sync(#[source] io::Error),
     #[error("{apply}; and undoing it failed, which the next command tries again: {undo}")]
     AndUndo { apply: Box<ApplyError>, undo: RecoverError },
@@ -161,17 +163,21 @@ pub struct Applied {
 
 /// Once nothing is left to decide about, and the run can change nothing any more.
 pub fn note_reviewed(home: &Home, draft: &Draft) {
-    let is_all = draft.trees.iter().all(|tree| {
-        let waits = |change: &Change| !is_decided(&tree.tree, change);
-        tree.not_selected == 0 && !tree.withheld.iter().any(waits) && tree.all_was_chosen()
-    });
-    if !is_all || life::of(home, &draft.run) != Life::Over {
+    if !leaves_nothing_undecided(draft) || life::of(home, &draft.run) != Life::Over {
         return;
     }
     // While it was live it may have gone on after it was looked at.
     if draft.made_of == Life::Over || has_no_changes(home, &draft.run) {
         mark_reviewed(&home.run_dir(&draft.run), Reviewed::Applied);
     }
+}
+
+/// Whether everything that the run changed is applied with this draft, or can never be.
+fn leaves_nothing_undecided(draft: &Draft) -> bool {
+    draft.trees.iter().all(|tree| {
+        let waits = |change: &Change| !is_decided(&tree.tree, change);
+        tree.not_selected == 0 && !tree.withheld.iter().any(waits) && tree.all_was_chosen()
+    })
 }
 
 /// Withheld, and naming it does not help: it cannot leave the run, or goes against what the run may see.

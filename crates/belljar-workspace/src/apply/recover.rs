@@ -25,7 +25,7 @@ pub enum RecoverError {
         error: io::Error,
     },
     #[error(
-        "an earlier apply of run {run} was cut short, and the tree {root} is not there to undo it; \
+        "an earlier apply of run {run} was interrupted, and the tree {root} is not there to undo it; \
          bring it back and run: belljar reconcile"
     )]
     TreeGone {
@@ -34,19 +34,21 @@ pub enum RecoverError {
         #[source]
         error: io::Error,
     },
-    #[error("an earlier apply of run {run} was cut short, and {root} is another directory by now")]
+    #[error(
+        "an earlier apply of run {run} was interrupted, and {root} is another directory by now"
+    )]
     OtherTree { run: RunId, root: OsText },
     #[error(
-        "an earlier apply of run {run} was cut short, and could not be undone everywhere: {}; then run: belljar \
+        "an earlier apply of run {run} was interrupted, and could not be undone everywhere: {}; then run: belljar \
          reconcile", describe(.left)
     )]
     Left { run: RunId, left: Vec<LeftStep> },
     #[error(
-        "an earlier apply of run {run} was cut short, and {staging}, which held what was there before, is gone; not \
+        "an earlier apply of run {run} was interrupted, and {staging}, which held what was there before, is gone; not \
          as they were: {}; put them right, and remove {}", listed(.paths), .journal.display()
     )]
     StagingGone { run: RunId, staging: OsText, paths: Vec<OsText>, journal: PathBuf },
-    #[error("an earlier apply of run {run} was cut short, and undoing it failed at {path}")]
+    #[error("an earlier apply of run {run} was interrupted, and undoing it failed at {path}")]
     Undo {
         run: RunId,
         path: OsText,

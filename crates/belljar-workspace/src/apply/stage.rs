@@ -30,9 +30,9 @@ pub(super) enum Owner {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StageError {
-    #[error("the run changed it while it was copied")]
+    #[error("the run changed the file while it was copied")]
     Changed,
-    #[error("cannot copy it")]
+    #[error("cannot copy the file")]
     Io(#[from] io::Error),
 }
 

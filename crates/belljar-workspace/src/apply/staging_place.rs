@@ -10,6 +10,7 @@ use rustix::fs::{Access, AtFlags, StatxFlags, statx};
 use rustix::io::Errno;
 
 use super::ApplyError;
+use super::at_end::is_written_at_end;
 use belljar_record::home::Home;
 use belljar_record::run_json::written_trees;
 use belljar_record::store::{self, Life, life};
@@ -21,7 +22,13 @@ impl LiveWriters {
     pub(super) fn now(home: &Home) -> std::io::Result<Self> {
         let live = store::live_ids(home)?;
         let live = live.into_iter().filter(|run| matches!(life::of(home, run), Life::Live(_)));
-        Ok(Self(live.map(|run| (run, written_trees(&home.run_dir(&run)))).collect()))
+        let trees_of = |run: &RunId| {
+            let directory = home.run_dir(run);
+            let mut trees = written_trees(&directory)?;
+            trees.retain(|tree| !is_written_at_end(&directory, tree));
+            Some(trees)
+        };
+        Ok(Self(live.map(|run| (run, trees_of(&run))).collect()))
     }
 
     /// A run that can write in the directory. One that has just begun could write anywhere.

@@ -89,10 +89,10 @@ impl Old {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StepError {
     /// Another process changed it.
-    #[error("it was changed while this was applied")]
+    #[error("another process changed it during the apply")]
     Changed,
     /// What came is not what was staged; it was taken back.
-    #[error("what was staged was changed before it was put there")]
+    #[error("the staged copy was changed before it was moved into place")]
     StagedChanged,
     #[error("{doing}")]
     Call {

@@ -46,13 +46,13 @@ const CHANGE_SCAN_TIMEOUT: Duration = Duration::from_millis(1500);
 
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    #[error("cannot keep a checkpoint in {}", .path.display())]
+    #[error("cannot store a checkpoint in {}", .path.display())]
     Take {
         path: PathBuf,
         #[source]
         error: std::io::Error,
     },
-    #[error("cannot keep a checkpoint in {}", .path.display())]
+    #[error("cannot store a checkpoint in {}", .path.display())]
     Snapshot {
         path: PathBuf,
         #[source]
@@ -64,7 +64,7 @@ pub enum CheckpointError {
         #[source]
         error: RemoveAllError,
     },
-    #[error("cannot begin with the checkpoint {}", .path.display())]
+    #[error("cannot start from the checkpoint {}", .path.display())]
     Restore {
         path: PathBuf,
         #[source]
@@ -72,7 +72,7 @@ pub enum CheckpointError {
     },
     #[error("the checkpoint {} is gone, or is being removed", .path.display())]
     Gone { path: PathBuf },
-    #[error("the checkpoint {} was given up before it was whole", .path.display())]
+    #[error("the checkpoint {} is incomplete: its writing was abandoned", .path.display())]
     Cancelled { path: PathBuf },
     #[error("the checkpoint {} is being read by another run", .path.display())]
     InUse { path: PathBuf },

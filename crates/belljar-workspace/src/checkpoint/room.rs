@@ -1,4 +1,4 @@
-//! How much the checkpoints of a run may take.
+//! Limits the disk space of a run's checkpoints.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;

@@ -28,7 +28,7 @@ pub struct MergeError {
 
 /// What the merge did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Merged {
+pub struct ReceivedMerge {
     /// Entries that are new, or replaced an old one. A new directory counts once.
     pub written: u64,
     pub removed: u64,
@@ -48,7 +48,7 @@ pub fn merge_received(
     sent: &Path,
     skipped: &[PathBuf],
     until: Instant,
-) -> Result<Merged, MergeError> {
+) -> Result<ReceivedMerge, MergeError> {
     if skipped.iter().any(|path| path.as_os_str().is_empty()) {
         let why = "the sandbox could not send it back".to_owned();
         return Err(MergeError { path: OsText::default(), why });
@@ -60,7 +60,7 @@ pub fn merge_received(
         sent: open(sent)?,
         skipped: skipped.iter().map(PathBuf::as_path).collect(),
         bounds: MergeBounds { names, until },
-        merged: Merged::default(),
+        merged: ReceivedMerge::default(),
     };
     merge.directory(Path::new(""))?;
     Ok(merge.merged)
@@ -76,7 +76,7 @@ struct Merge<'a> {
     sent: Dir,
     skipped: HashSet<&'a Path>,
     bounds: MergeBounds,
-    merged: Merged,
+    merged: ReceivedMerge,
 }
 
 impl Merge<'_> {

@@ -8,15 +8,17 @@
 mod merge_received;
 mod receive;
 mod send;
+mod target;
 #[cfg(test)]
 mod tests;
 
 use belljar_spec::OsText;
 use belljar_spec::wire::archive::ArchiveError;
 
-pub use merge_received::{MergeError, Merged, merge_received};
+pub use merge_received::{MergeError, ReceivedMerge, merge_received};
 pub use receive::{LinkTargets, Receiver};
 pub use send::Sender;
+pub use target::{CopyTarget, MissingParents};
 
 /// How many skipped entries are named.
 pub const MAX_LISTED: usize = 1000;
@@ -68,6 +70,10 @@ pub enum CopyError {
     TooMany { limit: u64 },
     #[error("{path} exists and is a directory; name another target, or remove it")]
     DirectoryInTheWay { path: OsText },
+    #[error("{path} is read-only, and was not replaced; use --force")]
+    ReadOnly { path: OsText },
+    #[error(transparent)]
+    Target(Box<belljar_bind::resolve::ResolveError>),
     #[error("{path} has no file name; add one to the target")]
     NoName { path: OsText },
     #[error("nothing was copied: {why}")]

@@ -7,17 +7,17 @@
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use belljar_spec::OsText;
 use belljar_spec::text::escape;
 use belljar_spec::wire::archive::{Entry, EntryKind, MAX_PATH};
-use belljar_tree::{CreateDirError, Dir, FinalLink, RenameMode};
+use belljar_tree::{CreateDirError, Dir, RenameMode};
 use rustix::fs::{Mode, Timespec, Timestamps};
 use rustix::io::Errno;
 
-use super::{CopyError, CopyLimits, CopyReport};
+use super::{CopyError, CopyLimits, CopyReport, CopyTarget, MissingParents};
 
 /// The temporary name of the tree's top.
 const TOP: &str = "tree";
@@ -55,14 +55,14 @@ pub enum LinkTargets {
 enum InTheWay {
     Nothing,
     File,
+    /// Nobody may write it.
+    ReadOnlyFile,
 }
 
 /// A copy that is being received.
 #[derive(Debug)]
 pub struct Receiver {
-    parent: Dir,
-    parent_path: PathBuf,
-    name: OsString,
+    target: CopyTarget,
     in_the_way: InTheWay,
     temporary: OsString,
     staging: Dir,
@@ -81,50 +81,40 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// `name` is the source's, for a target that is an existing directory.
+    /// At a path whose links are trusted. `name` is the source's, for a target that is an existing directory.
     pub fn begin(
         target: &Path,
         name: Option<&OsStr>,
         limits: CopyLimits,
     ) -> Result<Self, CopyError> {
-        let below = std::fs::metadata(target).is_ok_and(|found| found.is_dir());
-        let (parent_path, name) = if below {
-            let name = name.ok_or_else(|| CopyError::NoName { path: target.into() })?;
-            (target.to_owned(), name.to_owned())
-        } else {
-            let no_name = || CopyError::NoName { path: target.into() };
-            if target.as_os_str().as_bytes().ends_with(b"/") {
-                return Err(no_name()); // the directory does not exist
-            }
-            let name = target.file_name().ok_or_else(no_name)?.to_owned();
-            let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
-            (parent.unwrap_or(Path::new(".")).to_owned(), name)
-        };
+        Self::begin_at(CopyTarget::open(target, name, &[], MissingParents::Refuse)?, limits)
+    }
+
+    pub fn begin_at(target: CopyTarget, limits: CopyLimits) -> Result<Self, CopyError> {
+        let CopyTarget { parent, parent_path, name, .. } = &target;
         let io = |what, path: &Path| {
             let path = OsText::from(path);
             move |errno: Errno| CopyError::Io { what, path, error: errno.into() }
         };
-        // The user named this path, so its links are trusted.
-        let parent = Dir::open(&parent_path, FinalLink::Follow).map_err(Errno::from);
-        let parent = parent.map_err(io("open the directory", &parent_path))?;
-        let full = parent_path.join(&name);
-        let in_the_way = match parent.stat_if_exists(&name) {
+        let full = parent_path.join(name);
+        let in_the_way = match parent.stat_if_exists(name) {
             Ok(None) => InTheWay::Nothing,
             Err(error) => return Err(io("look at", &full)(error.errno())),
             Ok(Some(found)) if found.is_dir() => {
                 return Err(CopyError::DirectoryInTheWay { path: full.into() });
             }
+            Ok(Some(found)) if found.is_file() && found.mode() & 0o222 == 0 => {
+                InTheWay::ReadOnlyFile
+            }
             Ok(Some(_)) => InTheWay::File,
         };
-        let temporary = make_temporary(&parent).map_err(io("write to", &parent_path))?;
+        let temporary = make_temporary(parent).map_err(io("write to", parent_path))?;
         let staging = parent.open_dir(&temporary).map_err(|error| {
             let _ = parent.remove_dir(&temporary);
-            io("write to", &parent_path)(error.errno())
+            io("write to", parent_path)(error.errno())
         })?;
         Ok(Self {
-            parent,
-            parent_path,
-            name,
+            target,
             in_the_way,
             temporary,
             staging,
@@ -140,6 +130,17 @@ impl Receiver {
             report: CopyReport::default(),
             in_place: false,
         })
+    }
+
+    /// Fails if the copy would replace a file that nobody may write.
+    pub fn refuse_read_only(self) -> Result<Self, CopyError> {
+        match self.in_the_way {
+            InTheWay::Nothing | InTheWay::File => Ok(self),
+            InTheWay::ReadOnlyFile => {
+                let path = self.target.parent_path.join(&self.target.name).into();
+                Err(CopyError::ReadOnly { path })
+            }
+        }
     }
 
     pub fn with_links(mut self, links: LinkTargets) -> Self {
@@ -337,16 +338,17 @@ impl Receiver {
         }
         let mode = match self.in_the_way {
             InTheWay::Nothing => RenameMode::NoReplace,
-            InTheWay::File => {
+            InTheWay::File | InTheWay::ReadOnlyFile => {
                 self.make_way()?;
                 RenameMode::Replace
             }
         };
-        let full = self.parent_path.join(&self.name);
+        let full = self.target.parent_path.join(&self.target.name);
         self.staging
-            .rename(TOP, &self.parent, &self.name, mode)
+            .rename(TOP, &self.target.parent, &self.target.name, mode)
             .map_err(|error| io("make", full.as_os_str().as_bytes(), error.errno().into()))?;
         self.in_place = true;
+        self.target.keep();
         // A read-only directory cannot be moved, so the top gets its mode last.
         self.leave();
         Ok(std::mem::take(&mut self.report))
@@ -357,9 +359,10 @@ impl Receiver {
         if self.open.is_empty() {
             return Ok(());
         }
-        let full = self.parent_path.join(&self.name);
-        self.parent
-            .unlink(&self.name)
+        let full = self.target.parent_path.join(&self.target.name);
+        self.target
+            .parent
+            .unlink(&self.target.name)
             .map_err(|error| io("replace", full.as_os_str().as_bytes(), error.errno().into()))
     }
 }
@@ -369,10 +372,10 @@ impl Drop for Receiver {
         // A directory that cannot be removed has an unusual name and mode 0700, and there is no way to report
         // it. The sandbox may be able to write to the target, so its content is treated as hostile.
         if self.in_place {
-            let _ = self.parent.remove_dir(&self.temporary);
+            let _ = self.target.parent.remove_dir(&self.temporary);
             return;
         }
-        let _ = self.parent.remove_all(&self.temporary);
+        let _ = self.target.parent.remove_all(&self.temporary);
     }
 }
 

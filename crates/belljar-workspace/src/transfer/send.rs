@@ -2,7 +2,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +15,7 @@ use rustix::io::Errno;
 use super::{CopyError, CopyReport};
 
 /// The approximate size of a piece from [`Sender::fill`].
-const PIECE: usize = 64 * 1024;
+const PIECE: usize = 256 * 1024;
 /// The tree belongs to the host, and all of it was asked for.
 const UNLIMITED: ListLimits = ListLimits { entries: usize::MAX, name_bytes: usize::MAX };
 
@@ -29,30 +28,38 @@ struct Level {
 }
 
 #[derive(Debug)]
-struct Content {
+struct SentContent {
     file: File,
     left: u64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Stage {
+enum SendStage {
     Top,
     Below,
     Over,
 }
 
+/// What the tree begins with.
+#[derive(Debug)]
+enum Top {
+    /// Its parent directory, and its name.
+    Named(Dir, OsString),
+    /// A file that is open already, with this many bytes left.
+    Opened(File, u64),
+    Sent,
+}
+
 /// A tree that is being sent.
 #[derive(Debug)]
 pub struct Sender {
-    /// The parent directory of the top, and the top's name.
-    start: Dir,
-    name: OsString,
-    stage: Stage,
+    top: Top,
+    stage: SendStage,
     levels: Vec<Level>,
     path: Vec<u8>,
     /// Paths in the tree that are not sent, nor anything below them.
     left_out: Vec<PathBuf>,
-    content: Option<Content>,
+    content: Option<SentContent>,
     report: CopyReport,
 }
 
@@ -66,7 +73,12 @@ impl Sender {
         // The user named this path, so its links are trusted.
         let start = Dir::open(directory, FinalLink::Follow)
             .map_err(|error| failed("open", source.as_os_str().as_bytes(), error.errno()))?;
-        Ok(Self::at(start, name))
+        Ok(Self::at(Top::Named(start, name.to_owned())))
+    }
+
+    /// Sends the rest of one file, which is new to the receiver: its mode and its date do not count.
+    pub fn of_file(file: File, left: u64) -> Self {
+        Self::at(Top::Opened(file, left))
     }
 
     /// Sends this very directory: device and inode must be what they were when it was checked.
@@ -79,14 +91,13 @@ impl Sender {
         if (found.device, found.inode) != identity {
             return Err(CopyError::Changed { path: source.into() });
         }
-        Ok(Self::at(top, OsStr::new(".")))
+        Ok(Self::at(Top::Named(top, OsString::from("."))))
     }
 
-    fn at(start: Dir, name: &OsStr) -> Self {
+    fn at(top: Top) -> Self {
         Self {
-            start,
-            name: name.to_owned(),
-            stage: Stage::Top,
+            top,
+            stage: SendStage::Top,
             levels: Vec::new(),
             path: Vec::new(),
             left_out: Vec::new(),
@@ -106,16 +117,16 @@ impl Sender {
 
     /// Appends the next piece; nothing at the end.
     pub fn fill(&mut self, out: &mut Vec<u8>) -> Result<(), CopyError> {
-        while out.len() < PIECE && self.stage != Stage::Over {
+        while out.len() < PIECE && self.stage != SendStage::Over {
             if let Some(content) = &mut self.content {
                 if content.left == 0 {
                     self.content = None;
                     self.report.files += 1;
                     continue;
                 }
-                let most = content.left.min(PIECE as u64);
-                let read = (&mut content.file).take(most).read_to_end(out);
-                let read = read.map_err(|error| self.io("read", error))?;
+                let most = content.left.min(PIECE as u64) as usize;
+                let read = append(&content.file, most, out);
+                let read = read.map_err(|errno| self.io("read", errno.into()))?;
                 if read == 0 {
                     return Err(CopyError::Changed { path: OsText::from_bytes(self.path.clone()) });
                 }
@@ -126,25 +137,34 @@ impl Sender {
                 continue;
             }
             match self.stage {
-                Stage::Top => self.top(out)?,
-                Stage::Below => self.below(out),
-                Stage::Over => {}
+                SendStage::Top => self.top(out)?,
+                SendStage::Below => self.below(out),
+                SendStage::Over => {}
             }
         }
         Ok(())
     }
 
     fn top(&mut self, out: &mut Vec<u8>) -> Result<(), CopyError> {
-        self.stage = Stage::Below;
-        let failed = |name: &OsStr, errno| failed("read", name.as_bytes(), errno);
-        let name = self.name.clone();
-        let start = self.start.try_clone().map_err(|error| failed(&name, error.errno()))?;
-        self.send(&start, &name, out).map_err(|errno| failed(&name, errno))
+        self.stage = SendStage::Below;
+        match std::mem::replace(&mut self.top, Top::Sent) {
+            Top::Named(start, name) => self
+                .send(&start, &name, out)
+                .map_err(|errno| failed("read", name.as_bytes(), errno)),
+            Top::Opened(file, left) => {
+                let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+                let modified = now.map_or(0, |now| now.as_secs() as i64);
+                self.entry(archive::EntryKind::File, 0o666, left, modified).write(out);
+                self.content = Some(SentContent { file, left });
+                Ok(())
+            }
+            Top::Sent => Ok(()),
+        }
     }
 
     fn below(&mut self, out: &mut Vec<u8>) {
         let Some(level) = self.levels.last_mut() else {
-            self.stage = Stage::Over;
+            self.stage = SendStage::Over;
             self.entry(archive::EntryKind::End, 0, 0, 0).write(out);
             return;
         };
@@ -198,7 +218,7 @@ impl Sender {
                 };
                 let found = Metadata::of(&file)?;
                 self.header(archive::EntryKind::File, &found, found.size()).write(out);
-                self.content = Some(Content { file, left: found.size() });
+                self.content = Some(SentContent { file, left: found.size() });
             }
             EntryKind::Symlink => {
                 let target = at.read_link(name)?;
@@ -232,6 +252,15 @@ impl Sender {
     fn io(&self, what: &'static str, error: std::io::Error) -> CopyError {
         CopyError::Io { what, path: OsText::from_bytes(self.path.clone()), error }
     }
+}
+
+/// Reads once, without a loop for the end of the file: how much is left is known.
+fn append(file: &File, most: usize, out: &mut Vec<u8>) -> Result<usize, Errno> {
+    let before = out.len();
+    out.resize(before + most, 0);
+    let read = rustix::io::retry_on_intr(|| rustix::io::read(file, &mut out[before..]));
+    out.truncate(before + *read.as_ref().unwrap_or(&0));
+    read
 }
 
 fn failed(what: &'static str, path: &[u8], errno: Errno) -> CopyError {

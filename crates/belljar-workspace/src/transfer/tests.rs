@@ -52,7 +52,7 @@ impl Trees {
         }
     }
 
-    fn merge(&self, skipped: &[&str]) -> Merged {
+    fn merge(&self, skipped: &[&str]) -> ReceivedMerge {
         let skipped: Vec<PathBuf> = skipped.iter().map(PathBuf::from).collect();
         let until = Instant::now() + Duration::from_secs(60);
         merge_received(&self.received(), &self.sent(), &skipped, until).unwrap()
@@ -71,7 +71,7 @@ fn what_did_not_change_keeps_its_inode() {
     let before = paths.map(|path| changed(&trees.sent().join(path)));
     std::thread::sleep(Duration::from_millis(20));
     trees.receive(Sender::begin(&trees.sent()).unwrap(), LinkTargets::Anything);
-    assert_eq!(trees.merge(&[]), Merged::default());
+    assert_eq!(trees.merge(&[]), ReceivedMerge::default());
     assert_eq!(paths.map(|path| changed(&trees.sent().join(path))), before);
 }
 
@@ -90,7 +90,7 @@ fn changes_of_every_kind_arrive() {
     fs::set_permissions(at("d/x"), fs::Permissions::from_mode(0o700)).unwrap();
     fs::remove_file(at("link")).unwrap();
     symlink("../elsewhere", at("link")).unwrap();
-    assert_eq!(trees.merge(&[]), Merged { written: 4, removed: 1, modes: 1 });
+    assert_eq!(trees.merge(&[]), ReceivedMerge { written: 4, removed: 1, modes: 1 });
     let sent = trees.sent();
     let read = |path: &str| fs::read_to_string(sent.join(path)).unwrap();
     assert_eq!((read("a"), read("d/e"), read("new/z")), tuple("changed", "a file now", "five"));
@@ -111,7 +111,7 @@ fn what_was_skipped_stays_as_it_was_sent() {
     let sender = Sender::begin(&trees.sent()).unwrap().without(vec!["b".into(), "d/e".into()]);
     trees.receive(sender, LinkTargets::Anything);
     assert!(!trees.received().join("d/e").exists());
-    assert_eq!(trees.merge(&["b"]), Merged { removed: 1, ..Merged::default() });
+    assert_eq!(trees.merge(&["b"]), ReceivedMerge { removed: 1, ..ReceivedMerge::default() });
     assert_eq!(fs::read_to_string(trees.sent().join("b")).unwrap(), "two");
     assert!(!trees.sent().join("d/e").exists());
 }

@@ -1,4 +1,4 @@
-//! A command whose calls wait.
+//! Blocking variants of `Exec` and `Running`.
 
 use std::ffi::OsString;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A recorded run whose calls wait.
+//! Blocking variants of `RecordedRun` and its streams.
 
 use std::path::Path;
 

@@ -1,9 +1,10 @@
-//! A sandbox whose calls wait.
+//! Blocking variant of `Sandbox`.
 
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
+use belljar_spec::network_list::{NetworkChange, NetworkState};
 use belljar_spec::wire::control::{RunStatus, StopReport};
 use belljar_spec::{BackendName, Posture, RunId, SkippedBackend};
 
@@ -139,6 +140,23 @@ impl Sandbox {
 
     pub fn discard(self) -> Result<(), Error> {
         block_on(self.inner.discard())
+    }
+
+    pub fn network(&self) -> Result<NetworkState, Error> {
+        block_on(self.inner.network())
+    }
+
+    /// See [`crate::Sandbox::set_network`].
+    pub fn set_network<R: Into<String>>(
+        &self,
+        rules: impl IntoIterator<Item = R>,
+    ) -> Result<NetworkState, Error> {
+        block_on(self.inner.set_network(rules))
+    }
+
+    /// See [`crate::Sandbox::change_network`].
+    pub fn change_network(&self, change: NetworkChange) -> Result<NetworkState, Error> {
+        block_on(self.inner.change_network(change))
     }
 
     pub fn checkpoint(&self, note: &str) -> Result<Checkpoint, Error> {

@@ -5,6 +5,11 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Two programs that talk to each other must have the same build id. The commit is known if \
+    BELLJAR_COMMIT was set during the build. The protocols are those with PID 1 (channel) and with clients \
+    (control)."
+)]
 pub(crate) struct VersionArgs {
     /// Print JSON
     #[arg(long)]
@@ -12,10 +17,13 @@ pub(crate) struct VersionArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
+#[command(
+    after_help = "Commands, flags, fixed values and paths are completed; run ids and names are not.\n\n\
+        Examples:\n  \
         source <(belljar completions bash)      in ~/.bashrc\n  \
         belljar completions zsh > ~/.zfunc/_belljar     a directory of $fpath\n  \
-        belljar completions fish > ~/.config/fish/completions/belljar.fish")]
+        belljar completions fish > ~/.config/fish/completions/belljar.fish"
+)]
 pub(crate) struct CompletionsArgs {
     /// The shell
     pub(crate) shell: Shell,

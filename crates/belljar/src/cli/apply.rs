@@ -30,7 +30,7 @@ pub(crate) struct ApplyArgs {
     #[arg(long)]
     pub(crate) theirs: bool,
     /// Move control files that the run created in its writable trees
-    /// into the run's directory
+    /// into quarantine/ of the run's directory, unless they were changed since
     #[arg(long, conflicts_with_all = ["interactive", "dry_run", "theirs", "paths"])]
     pub(crate) quarantine: bool,
     /// Print JSON
@@ -45,6 +45,7 @@ pub(crate) struct ApplyArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "The record of the run stays.")]
 pub(crate) struct DiscardArgs {
     /// Do not ask for confirmation
     #[arg(short, long)]
@@ -52,9 +53,12 @@ pub(crate) struct DiscardArgs {
     /// Stop the run first if it is alive
     #[arg(short, long)]
     pub(crate) force: bool,
-    /// Print nothing
+    /// Print only ids
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    /// Print JSON: a list with one object for each run
+    #[arg(long, conflicts_with = "quiet")]
+    pub(crate) json: bool,
     /// The runs: names, ids, or the start or end of an id
     #[arg(required = true, value_name = "RUN")]
     pub(crate) runs: Vec<String>,

@@ -16,7 +16,9 @@ use clap::{Args, ValueEnum};
         belljar init --agent command --yes -- ./agent.sh --fast",
     after_help = "Questions that a flag answers are not asked. Without a terminal, pass --yes to use the \
     defaults for the rest. An existing manifest is replaced only with --force; the old one becomes \
-    belljar.toml.old."
+    belljar.toml.old (.old2, and so on, if that exists). The file is written completely or not at all, no link is \
+    followed to it, and it is trusted as written, with the prompt file as it is then: after you have edited the \
+    prompt, run belljar trust."
 )]
 pub(crate) struct InitArgs {
     /// The backend: auto, jail, docker, podman
@@ -35,7 +37,7 @@ pub(crate) struct InitArgs {
     #[arg(short, long, value_name = "SIZE", help_heading = "Boundary")]
     pub(crate) memory: Option<Size>,
     /// Stop a run after this time (90s, 4h)
-    #[arg(long, value_name = "SPAN", help_heading = "Boundary")]
+    #[arg(long, value_name = "DURATION", help_heading = "Boundary")]
     pub(crate) time: Option<HumanDuration>,
 
     /// The agent that `run` starts: none, claude, codex, gemini, command
@@ -93,16 +95,11 @@ pub(crate) fn agent(text: &str) -> Result<AgentFlag, String> {
 }
 
 pub(crate) fn backend(text: &str) -> Result<BackendChoice, String> {
-    let found = BackendChoice::ALL.iter().find(|choice| choice.name() == text);
-    match found {
-        Some(choice) => Ok(*choice),
-        None => Err("expected auto, jail, docker or podman".to_owned()),
-    }
+    text.parse()
 }
 
 pub(crate) fn backend_name(text: &str) -> Result<BackendName, String> {
-    let found = BackendName::ALL.iter().find(|name| name.name() == text);
-    found.copied().ok_or_else(|| "expected jail, docker or podman".to_owned())
+    text.parse()
 }
 
 pub(crate) fn mode(text: &str) -> Result<WorkspaceMode, String> {
@@ -116,10 +113,16 @@ pub(crate) fn dollars(text: &str) -> Result<f64, String> {
 }
 
 #[derive(Debug, Args)]
-#[command(before_help = "Examples:\n  \
-    belljar new fix-parser\n  \
-    belljar new count --template command\n  \
-    belljar new compare --template fleet --agent codex")]
+#[command(
+    before_help = "Examples:\n  \
+        belljar new fix-parser\n  \
+        belljar new count --template command\n  \
+        belljar new compare --template fleet --agent codex",
+    after_help = "Creates NNN_NAME, where NNN is one more than the highest number there, and prints its path. In \
+    it: a trusted belljar.toml, an empty data/ that runs can read and not change, NOTES.md, and PROMPT.md or \
+    work.sh. All of it is created, or nothing. A loop runs the agent until the file DONE exists, at most 20 \
+    times."
+)]
 pub(crate) struct NewArgs {
     /// The folder's name, after its number: letters, digits, ".", "-" and "_"
     #[arg(value_name = "NAME")]
@@ -160,8 +163,9 @@ impl From<TemplateFlag> for Template {
 }
 
 fn model_agent(text: &str) -> Result<AgentKind, String> {
-    match text.parse()? {
-        AgentKind::Command => Err("for a command use --template command".to_owned()),
-        kind => Ok(kind),
+    let kind: AgentKind = text.parse()?;
+    match kind.has_preset() {
+        true => Ok(kind),
+        false => Err("for a command use --template command".to_owned()),
     }
 }

@@ -2,16 +2,24 @@
 
 mod about;
 mod apply;
+mod frequent;
+mod groups;
 mod image;
 pub(crate) mod init;
 mod inside;
+#[cfg(test)]
+mod named_commands;
 mod prove;
 mod record;
+#[cfg(test)]
+mod reference;
 mod resume;
 mod review;
 mod run;
 mod runs;
 mod settings;
+mod setup;
+pub(crate) mod usage;
 
 use std::path::PathBuf;
 
@@ -19,6 +27,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use about::{CompletionsArgs, ManArgs, Shell, VersionArgs};
 pub(crate) use apply::{ApplyArgs, DiscardArgs};
+#[cfg(test)]
+pub(crate) use groups::GROUPS;
+pub(crate) use groups::{command, parse};
 pub(crate) use image::{BuildArgs, ImageArgs, ImageVerb};
 pub(crate) use inside::{AttachArgs, CopyArgs, ExecArgs, ShellArgs};
 pub(crate) use prove::ProveArgs;
@@ -27,8 +38,10 @@ pub(crate) use resume::{ForkArgs, ResumeArgs, ResumeOriginArgs};
 pub(crate) use review::DiffArgs;
 pub(crate) use run::{RunArgs, StdioKind};
 pub(crate) use runs::{
-    PortArgs, PruneArgs, PsArgs, ReconcileArgs, RmArgs, ShowArgs, StopArgs, WaitArgs, WhyArgs,
+    CheckpointArgs, NetworkArgs, PortArgs, PruneArgs, PsArgs, ReconcileArgs, RenewArgs, RmArgs,
+    ShowArgs, StopArgs, Ttl, WaitArgs, WhyArgs,
 };
+pub(crate) use setup::{PrintedFile, SetupArgs};
 
 /// Run commands and agents in a sandbox: explicit mounts, no network, limits, and proof.
 #[derive(Debug, Parser)]
@@ -37,21 +50,20 @@ pub(crate) use runs::{
     version,
     max_term_width = 80,
     after_help = "Examples:\n  \
-        belljar run -- make test            with this directory, and nothing else\n  \
-        belljar run -v ~/data:/data -- ls /data     with a read-only mount\n  \
-        belljar run -m 2g --timeout 10m -- ./build.sh\n  \
-        belljar run --dry-run -- true       print the plan and its guarantees\n  \
-        belljar run --keep --name web       then: belljar exec web -- ls\n  \
-        belljar run --allow-host pypi.org -- pip download six    allow one host\n  \
-        belljar run -d -- ./long.sh         then: belljar logs -f RUN\n  \
-        belljar run --workspace .:overlay -- ./agent.sh     then: belljar diff RUN\n  \
+        belljar run make test               with this directory, and nothing else\n  \
+        belljar run -v ~/data:/data ls /data    with a read-only mount\n  \
+        belljar run -m 2g --timeout 10m ./build.sh\n  \
+        belljar run --dry-run true          print the plan and its guarantees\n  \
+        belljar run --keep --name web       then: belljar exec web ls\n  \
+        belljar run --allow-host pypi.org pip download six   allow one host\n  \
+        belljar run -d ./long.sh            then: belljar logs -f\n  \
+        belljar run --workspace .:overlay ./agent.sh    then: belljar diff\n  \
         belljar init                        write a manifest for a command or an agent\n  \
         belljar doctor                      check which guarantees work here"
 )]
 pub(crate) struct Arguments {
-    /// When to use colours
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
-    pub(crate) color: Color,
+    #[command(flatten)]
+    pub(crate) display: DisplayArgs,
 
     /// Log to stderr what belljar does; -vv for more. Before the command only:
     /// "run -v" is a volume. BELLJAR_LOG=LEVEL does the same
@@ -62,11 +74,19 @@ pub(crate) struct Arguments {
     pub(crate) verb: Verb,
 }
 
+/// Of every command.
+#[derive(Debug, Args)]
+pub(crate) struct DisplayArgs {
+    /// When to use colours
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    pub(crate) color: Color,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Run a command or an agent in a new sandbox
     Run(Box<RunArgs>),
-    /// Continue an agent's run from its last checkpoint, or an earlier one
+    /// Continue an agent's run from a checkpoint
     Resume(ResumeArgs),
     /// Start a new run from another run's checkpoint
     Fork(ForkArgs),
@@ -77,24 +97,32 @@ pub(crate) enum Verb {
     /// Attach to the command of a detached run
     Attach(AttachArgs),
     /// List runs
+    #[command(aliases = ["ls", "list"])]
     Ps(PsArgs),
     /// Print the output of a run's commands
     Logs(LogsArgs),
+    #[command(alias = "inspect")]
     /// Show one run: its settings, its result and its guarantees
     Show(ShowArgs),
-    /// Explain which hosts a run could not reach, and how to allow them
+    /// Explain denied connections and system calls, and how to allow them
     Why(WhyArgs),
+    /// Show what a live run may reach, and change it
+    Network(NetworkArgs),
     /// Print the host addresses of a run's published ports
     Port(PortArgs),
     /// Wait until runs have ended, and exit with their code
     Wait(WaitArgs),
     /// Stop runs and everything in them
     Stop(StopArgs),
+    /// Save the current state of a kept sandbox, to fork from
+    Checkpoint(CheckpointArgs),
+    /// Give a kept sandbox another time to live
+    Renew(RenewArgs),
     /// Copy files into or out of a sandbox
     Cp(CopyArgs),
     /// Show a run's changes to its overlay trees
     Diff(DiffArgs),
-    /// Apply a run's changes to your files: all, some paths, or some hunks
+    /// Apply a run's changes to your files, all or some of them
     Apply(ApplyArgs),
     /// Discard a run's changes
     Discard(DiscardArgs),
@@ -106,11 +134,13 @@ pub(crate) enum Verb {
     Events(EventsArgs),
     /// Check that records are complete and unchanged
     Verify(VerifyArgs),
-    /// Close the records of dead supervisors, and remove their leftovers
+    /// Close the records of dead supervisors, remove their leftovers
     Reconcile(ReconcileArgs),
     /// Test which guarantees this machine can enforce
     Doctor(DoctorArgs),
-    /// Attack the sandbox with the whole catalogue, and report what held
+    /// Show what is missing on this machine for your user; as root, add it
+    Setup(SetupArgs),
+    /// Attack the sandbox with a catalogue, and report what held
     Prove(ProveArgs),
     /// List the backends and whether they are available
     Backends(BackendsArgs),
@@ -122,7 +152,7 @@ pub(crate) enum Verb {
     Init(Box<init::InitArgs>),
     /// Create a numbered folder for one task
     New(init::NewArgs),
-    /// Show what a manifest or a Dockerfile asks for, and trust its current content
+    /// Show what a manifest or a Dockerfile asks for, and trust it
     Trust(TrustArgs),
     /// Print the version and build of this program
     Version(VersionArgs),
@@ -133,6 +163,11 @@ pub(crate) enum Verb {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Starts a canary in each backend, at most 5 seconds each. The canary of an engine needs no image \
+    of yours: one with an empty directory, localhost/belljar/canary-1, is created in it once. Exit code 0 if a \
+    run that names no backend would find one, else 1."
+)]
 pub(crate) struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
@@ -177,6 +212,17 @@ pub(crate) enum ConfigVerb {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    before_help = "Examples:\n  \
+        belljar trust                           the manifest of this directory\n  \
+        belljar trust --show\n  \
+        belljar trust --forget belljar.toml\n  \
+        belljar trust --tree .                  after you have checked it",
+    after_help = "Shows what the file asks for beyond the defaults and your own configuration, and trusts its \
+    content as it is now. Of a Dockerfile the .dockerignore in its context is trusted too. --tree states that \
+    you have checked a directory that a run could write: links in it are followed again, and files in it count \
+    as yours; it is refused while a live run can write there."
+)]
 pub(crate) struct TrustArgs {
     /// The manifest or its directory; a Dockerfile; or a file with variables,
     /// a prompt or a configuration
@@ -195,6 +241,9 @@ pub(crate) struct TrustArgs {
     /// Revoke trust
     #[arg(long, conflicts_with = "show")]
     pub(crate) forget: bool,
+    /// Print JSON: the path, whether it is trusted now, and what it asks for
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -219,8 +268,6 @@ impl Color {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     fn too_wide(command: &mut clap::Command, found: &mut Vec<String>) {
@@ -235,66 +282,10 @@ mod tests {
 
     #[test]
     fn help_fits_a_terminal_of_80_columns() {
-        let mut command = Arguments::command();
+        let mut command = command();
         command.build();
         let mut found = Vec::new();
         too_wide(&mut command, &mut found);
         assert!(found.is_empty(), "{}", found.join("\n"));
-    }
-    const COMMAND_LINE: &str =
-        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/command-line.md"));
-
-    /// Whether the flag is in the text, and not only as the start of another one.
-    fn mentions(text: &str, flag: &str) -> bool {
-        let ends = |rest: &str| {
-            !rest.starts_with(|next: char| next == '-' || next.is_ascii_alphanumeric())
-        };
-        text.split(flag).skip(1).any(ends)
-    }
-
-    /// The flags of `command` and of the commands below it that `docs/command-line.md` does not have in the command's
-    /// section. `path` is what is written before the flags.
-    fn undocumented(command: &clap::Command, path: &str, found: &mut Vec<String>) {
-        let sections = COMMAND_LINE.split("\n## ").filter(|section| {
-            let heading = section.lines().next().unwrap_or_default();
-            heading.split('`').any(|part| format!("{part} ").starts_with(&format!("{path} ")))
-        });
-        let text: String = sections.collect();
-        let visible = command.get_arguments().filter(|arg| !arg.is_hide_set());
-        for arg in visible.filter(|arg| !arg.is_global_set()) {
-            let Some(long) = arg.get_long().filter(|long| *long != "help") else { continue };
-            let short = arg.get_short().map(|short| format!("-{short}"));
-            if !mentions(&text, &format!("--{long}"))
-                && !short.is_some_and(|short| mentions(&text, &short))
-            {
-                found.push(format!("{path} --{long}"));
-            }
-        }
-        for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
-            undocumented(below, &format!("{path} {}", below.get_name()), found);
-        }
-    }
-
-    #[test]
-    fn every_flag_is_documented_with_its_command() {
-        let mut command = Arguments::command();
-        command.build();
-        let mut found = Vec::new();
-        for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
-            undocumented(verb, &format!("belljar {}", verb.get_name()), &mut found);
-        }
-        assert!(found.is_empty(), "not in docs/command-line.md: {}", found.join(", "));
-    }
-
-    #[test]
-    fn a_setting_is_documented_with_its_key() {
-        for flag in belljar::config::FLAGS {
-            let row = |line: &&str| line.starts_with('|') && mentions(line, flag.name);
-            let key = flag.key();
-            let section = key.rsplit_once('.').map_or(key.as_str(), |(section, _)| section);
-            let rows: Vec<&str> = COMMAND_LINE.lines().filter(row).collect();
-            let has_key = |row: &&str| row.contains(&format!("`{section}")) || row.contains(&key);
-            assert!(rows.iter().any(has_key), "{} ({key}): {rows:?}", flag.name);
-        }
     }
 }

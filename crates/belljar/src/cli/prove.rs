@@ -4,8 +4,11 @@ use clap::Args;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit codes: 0 every case held; 1 an attack succeeded, or a case could not run; 125 the \
-    backend is not available here."
+    after_help = "Each case starts real runs in a temporary home, tries something inside, and tries the same \
+    outside as a control. A case that could not be shown has the reason: the attack works and is not promised \
+    against, there is nothing to attack on this machine, the control was refused too, or the case itself \
+    failed. Exit codes: 0 nothing broke; 1 an attack succeeded, or a case could not run; 2 an unknown case or \
+    backend; 125 the backend is not available here."
 )]
 pub(crate) struct ProveArgs {
     /// The backend to attack: auto, jail, docker, podman

@@ -29,9 +29,9 @@ pub(crate) struct DiffArgs {
     /// Exit with 1 if there are changes
     #[arg(long)]
     pub(crate) exit_code: bool,
-    /// The run: its name, its id, or the start or end of its id
+    /// The run: its name, its id, or the start or end of its id [default: the newest run]
     #[arg(value_name = "RUN")]
-    pub(crate) run: String,
+    pub(crate) run: Option<String>,
     /// Only these paths and everything below them
     #[arg(value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use belljar::config::{ConfigFiles, FlagError, Invocation, ManifestSource};
+use belljar::config::{ConfigFiles, FlagError, Invocation, ManifestSource, StartDirectory};
 use belljar::spec::egress::Reach;
-use belljar::spec::{MainCommand, Screen, Stdin, Terminal};
+use belljar::spec::{HumanDuration, MainCommand, Screen, Stdin, Terminal};
 use clap::Args;
 
 use super::settings::SettingArgs;
@@ -14,15 +14,17 @@ use super::settings::SettingArgs;
 #[derive(Debug, Args)]
 #[command(
     before_help = "Examples:\n  \
-        belljar run -- make test\n  \
-        belljar run -v ~/data:/data -m 2g --timeout 10m -- ./build.sh\n  \
-        belljar run -d --name nightly -- ./long.sh\n  \
-        belljar run --allow-host pypi.org --allow-host files.pythonhosted.org -- \\\n    \
+        belljar run make test\n  \
+        belljar run -v ~/data:/data -m 2g --timeout 10m ./build.sh\n  \
+        belljar run -d --name nightly ./long.sh\n  \
+        belljar run --allow-host pypi.org --allow-host files.pythonhosted.org \\\n    \
           pip install -r requirements.txt\n  \
         belljar run --keep --name web\n  \
-        belljar run --name web --reuse -- make test\n  \
-        belljar run --agent claude --prompt-file PROMPT.md --max-cost-usd 5",
-    after_help = "Exit codes: the command's own; 124 timeout; 125 belljar could not or would \
+        belljar run --name web --reuse make test\n  \
+        belljar run --agent claude --prompt-file PROMPT.md --max-cost-usd 5\n  \
+        belljar run --agent claude -t",
+    after_help = "The first word that is no flag starts the command; flags after it belong to the command. \
+    Exit codes: the command's own; 124 timeout; 125 belljar could not or would \
     not start it; 126 not executable; 127 not found; 128+N signal N."
 )]
 pub(crate) struct RunArgs {
@@ -39,13 +41,27 @@ pub(crate) struct RunArgs {
     /// Keep the sandbox until it is stopped; use exec to run commands in it
     #[arg(long)]
     pub(crate) keep: bool,
+    /// Stop a kept sandbox after this time, unless it is renewed: belljar renew
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) ttl: Option<HumanDuration>,
     /// Use the kept sandbox with this --name; start and keep one if there is none
     #[arg(long)]
     pub(crate) reuse: bool,
     /// Pass standard input (the default, unless the run is detached)
     #[arg(short, long)]
     interactive: bool,
-    /// Give the command a terminal (the default where stdin and stdout are terminals)
+    /// Pass no standard input; for loops that read lines, which the command would read otherwise
+    #[arg(short = 'n', long, conflicts_with_all = ["interactive", "tty"])]
+    no_stdin: bool,
+    /// Start an agent even if its prompt is the template, it has no login, or
+    /// the file of loop.until exists
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// Docker's flag, without effect: a sandbox is removed when its command exits
+    #[arg(long = "rm", hide = true, conflicts_with_all = ["keep", "reuse"])]
+    _rm: bool,
+    /// Give the command a terminal (the default where stdin and stdout are terminals); without a command, open the
+    /// agent in it
     #[arg(short, long, overrides_with = "no_tty")]
     pub(crate) tty: bool,
     /// Give the command no terminal
@@ -79,7 +95,7 @@ pub(crate) struct RunArgs {
     pub(crate) quiet: bool,
 
     /// The command and its arguments
-    #[arg(last = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -92,16 +108,23 @@ pub(crate) struct StdioKind {
 impl RunArgs {
     pub(crate) fn terminal(&self, stdio: &StdioKind) -> Terminal {
         let both = stdio.stdin_is_terminal && stdio.stdout_is_terminal;
-        if self.tty || (both && !self.no_tty && !self.json && !self.is_detached()) {
-            Terminal::Pty
-        } else {
-            Terminal::None
-        }
+        let by_default = both && !self.no_tty && !self.no_stdin && !self.json;
+        if self.tty || (by_default && !self.is_detached()) { Terminal::Pty } else { Terminal::None }
+    }
+
+    pub(crate) fn names_image(&self) -> bool {
+        self.settings.0.is_given("--image")
     }
 
     /// Whether the sandbox outlives its command.
     pub(crate) fn keeps(&self) -> bool {
         self.keep || self.reuse
+    }
+
+    /// The time to live, in milliseconds.
+    pub(crate) fn ttl(&self) -> Option<u64> {
+        let ttl = self.ttl.map(HumanDuration::as_duration);
+        ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))
     }
 
     /// Whether this process exits before the run ends.
@@ -117,6 +140,7 @@ impl RunArgs {
     ) -> Result<Invocation, FlagError> {
         let cwd = std::env::current_dir().unwrap_or_default();
         let mut invocation = Invocation::new(cwd, environment, self.main_command());
+        invocation.start = StartDirectory::Current;
         invocation.reach = if self.learn { Reach::Learn } else { Reach::Listed };
         let mut given = self.settings.0.clone();
         given.assignments.clone_from(&self.assignments);
@@ -124,8 +148,11 @@ impl RunArgs {
         invocation.terminal = self.terminal(stdio);
         // Neither a captured nor a detached run may wait for keyboard input.
         let no_keyboard = self.is_detached() || (self.json && stdio.stdin_is_terminal);
-        invocation.stdin =
-            if no_keyboard && !self.interactive { Stdin::Null } else { Stdin::Passed };
+        invocation.stdin = if self.no_stdin || (no_keyboard && !self.interactive) {
+            Stdin::Null
+        } else {
+            Stdin::Passed
+        };
         invocation.screen =
             if stdio.stdout_is_terminal { Screen::Terminal } else { Screen::NotTerminal };
         if self.no_config {
@@ -143,6 +170,8 @@ impl RunArgs {
             MainCommand::Argv(argv.collect())
         } else if self.keeps() {
             MainCommand::None
+        } else if self.tty {
+            MainCommand::AgentTerminal
         } else {
             MainCommand::Agent
         }

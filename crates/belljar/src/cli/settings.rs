@@ -48,6 +48,12 @@ fn arg(flag: &Flag) -> Arg {
     } else {
         arg = arg.value_parser(ValueParser::os_string());
     }
+    if flag.is_switch() {
+        arg = arg.num_args(0).default_missing_value("true");
+    }
+    if flag.name == "--network" {
+        arg = arg.alias("net"); // as docker
+    }
     if let Some(short) = flag.short {
         arg = arg.short(short);
     }

@@ -215,9 +215,14 @@ impl AgentLog {
                 lines
             }
             AgentEvent::ToolResult { is_error, text, .. } => {
-                let text = if text.trim().is_empty() { "(empty)" } else { text };
-                let style = if *is_error { BAD } else { DIM };
-                styled(self.fold(text, "  ⎿ ", MAX_DETAIL_LINES), style)
+                // Also without colors a failure must not look like a success.
+                let (mark, style) = if *is_error { ("  ⎿ ✗ ", BAD) } else { ("  ⎿ ", DIM) };
+                let text = match (text.trim().is_empty(), *is_error) {
+                    (true, true) => "failed, no output",
+                    (true, false) => "(empty)",
+                    (false, _) => text,
+                };
+                styled(self.fold(text, mark, MAX_DETAIL_LINES), style)
             }
             AgentEvent::Usage(_) => Vec::new(),
             AgentEvent::Session { id, model } => {
@@ -259,7 +264,9 @@ impl AgentLog {
     }
 
     fn iteration_end(&mut self, report: &IterationReport) -> Vec<String> {
-        if let Some(Failure::Exit { .. } | Failure::NotStarted { .. }) = report.failure {
+        if let Some(Failure::Exit { .. } | Failure::NotStarted { .. } | Failure::Oom { .. }) =
+            report.failure
+        {
             self.failed = Some(FailedExec { exec: report.exec, is_plain: false });
         }
         let IterationReport { iteration, turns, usage, changed, wall_ms, .. } = report;
@@ -343,8 +350,11 @@ impl AgentLog {
     fn stop(&self, event: &Event) -> Vec<String> {
         let Some(Stop { reason, agent, detail }) = data(event) else { return Vec::new() };
         let mut parts = vec![reason.name().to_owned()];
-        if let Some(AgentReport { totals, .. }) = &agent {
-            parts.push(counted(u64::from(totals.iterations), "iteration"));
+        if let Some(AgentReport { totals, unfinished_iteration, .. }) = &agent {
+            if totals.iterations > 0 || unfinished_iteration.is_none() {
+                parts.push(counted(u64::from(totals.iterations), "iteration"));
+            }
+            parts.extend(unfinished_iteration.map(|_| "1 unfinished iteration".to_owned()));
             parts.extend(used(totals.turns, &totals.usage));
             parts.push(span(totals.elapsed_ms));
         }
@@ -355,6 +365,7 @@ impl AgentLog {
         };
         let mut lines = styled(self.fold(&format!("ended: {}", parts.join(", ")), "── ", 3), style);
         let why = agent.map(|agent| agent.why).filter(|why| !why.trim().is_empty());
+        let detail = detail.filter(|detail| why.as_ref() != Some(detail)); // said once
         for text in why.into_iter().chain(detail) {
             lines.extend(styled(self.fold(&text, "   ", MAX_DETAIL_LINES), DIM));
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use belljar::home::Home;
 use belljar::run::ResumeLock;
 use belljar::spec::wire::control::{Bond, Keep, LaunchRequest, StopReport, Streams};
-use belljar::spec::{ResumeOrigin, RunId, RunState};
+use belljar::spec::{Hint, Limits, ResumeOrigin, RunId, RunState};
 use belljar::{Client, Destination, LaunchedRun, Supervisors};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::agent_follow::{self, Form, Until};
 use super::background::{ToLaunch, ends_at_logout, with_steps};
 use super::result::write_result;
-use super::{CommandResult, changes, in_runtime};
+use super::{CommandResult, changes, end_line, in_runtime};
 use crate::report::{self, BOLD, DIM, WARN};
 
 /// How long printing may go on after the run has ended.
@@ -45,6 +45,7 @@ pub(super) fn start(
     origin: Option<(Box<ResumeOrigin>, ResumeLock)>,
 ) -> CommandResult {
     let ToLaunch { spec, secrets, chosen } = launch;
+    let limits = spec.limits.clone();
     if mode.attach == Attach::Detach
         && !mode.quiet
         && let Some(warning) = ends_at_logout()
@@ -66,6 +67,7 @@ pub(super) fn start(
         secrets,
         chosen,
         resumed_from,
+        ttl_ms: None,
     };
     in_runtime(async {
         let mut client = Client::over(&supervisors, &Destination::New).await?;
@@ -87,9 +89,9 @@ pub(super) fn start(
             ));
         }
         let report = follow(home, &client, *run, verbose).await.inspect_err(|_| {
-            report::eprintln(&format!("{BOLD}hint:{BOLD:#}  belljar resume {run}"));
+            report::hint(Hint::Resume { run: run.to_string() });
         })?;
-        finish(mode, &report)
+        finish(mode, &report, &limits)
     })
 }
 
@@ -143,7 +145,7 @@ fn print_id(mode: &OutputMode, run: &RunId, object: serde_json::Value) -> Comman
     Ok(0)
 }
 
-fn finish(mode: &OutputMode, report: &StopReport) -> CommandResult {
+fn finish(mode: &OutputMode, report: &StopReport, limits: &Limits) -> CommandResult {
     let code = report.exit.process_code();
     let object = json!({
         "id": report.run,
@@ -157,6 +159,9 @@ fn finish(mode: &OutputMode, report: &StopReport) -> CommandResult {
     });
     if let Some(path) = &mode.result {
         write_result(path, &object)?;
+    }
+    if let Some(line) = end_line::of_agent(report, limits) {
+        report::eprintln(&format!("{WARN}belljar:{WARN:#} {line}"));
     }
     if mode.json {
         report::json(&object)?;

@@ -70,7 +70,8 @@ pub(super) fn failure(failure: &Failure) -> String {
         Failure::Exit { exit } if exit.code == Some(0) => "failed (no result)".to_owned(),
         Failure::Exit { exit } => format!("failed ({})", ended(exit)),
         Failure::Idle => "idle".to_owned(),
-        Failure::NotStarted { message } => format!("not started ({})", one_line(message, 60)),
+        Failure::Oom { .. } => "out of memory".to_owned(),
+        Failure::NotStarted { message, .. } => format!("not started ({})", one_line(message, 60)),
         Failure::Budget { what: Budget::Time } => "out of time".to_owned(),
         Failure::Budget { what: Budget::Turns } => "out of turns".to_owned(),
         Failure::Budget { what: Budget::Cost } => "out of money".to_owned(),
@@ -88,10 +89,9 @@ pub(super) fn ended(exit: &Exit) -> String {
 
 /// `claude, model opus`, or the program itself.
 pub(super) fn agent(spec: &AgentSpec) -> String {
-    use belljar::spec::manifest::AgentKind;
-    let name = match spec.kind {
-        AgentKind::Command => one_line(&belljar::spec::text::quote_command(&spec.program), 200),
-        AgentKind::Claude | AgentKind::Codex | AgentKind::Gemini => spec.kind.name().to_owned(),
+    let name = match spec.kind.has_preset() {
+        true => spec.kind.name().to_owned(),
+        false => one_line(&belljar::spec::text::quote_command(&spec.program), 200),
     };
     match &spec.model {
         Some(model) => format!("{name}, model {}", one_line(model, 60)),

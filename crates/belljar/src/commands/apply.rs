@@ -3,7 +3,7 @@
 use belljar::home::Home;
 use belljar::review;
 use belljar::spec::text::escape;
-use belljar::spec::{OsText, RunId};
+use belljar::spec::{Hint, OsText, RunId};
 use belljar::store;
 use belljar::workspace::{self, Change, Conflict, Draft, HowFar, OnConflict, OpenTree, Recovery};
 use serde_json::{Value, json};
@@ -192,9 +192,7 @@ fn show_conflicts(draft: &Draft) {
     report::eprintln(&format!(
         "{BAD}{conflicts}:{BAD:#} the tree has changed since the run started; nothing was applied"
     ));
-    report::eprintln(&format!(
-        "{BOLD}hint:{BOLD:#}  apply other paths by name, or use the run's version with --theirs"
-    ));
+    report::hint(Hint::ApplyOthers);
 }
 
 fn show_lines(page: &mut String, conflict: &Conflict) {

@@ -7,12 +7,15 @@ use belljar::home::Home;
 use belljar::reuse::NameLock;
 use belljar::spec::egress::SecretValue;
 use belljar::spec::wire::control::{Bond, ChosenPlan, Keep, LaunchRequest, Streams};
-use belljar::spec::{RunId, RunSpec, RunState, SkippedBackend, Stdin, Terminal};
+use belljar::spec::{
+    ExecFailure, Exit, ExitSource, RunId, RunSpec, RunState, SkippedBackend, Stdin, Terminal,
+};
 use belljar::{Client, Destination, LaunchedRun, Supervisors};
 use serde_json::{Value, json};
 
 use super::follow::{Keyboard, Role, follow};
 use super::result::write_result;
+use super::run::explain_failure;
 use super::{CommandResult, in_runtime, terminal};
 use crate::cli::RunArgs;
 use crate::report::{self, BOLD, DIM, WARN};
@@ -33,6 +36,7 @@ pub(super) fn start(
     name: Option<NameLock>,
 ) -> CommandResult {
     let ToLaunch { spec, secrets, chosen } = launch;
+    let given = spec.clone();
     let keep = if args.keeps() { Keep::UntilStopped } else { Keep::WhileCommandRuns };
     let (streams, keyboard) = match (args.is_detached(), keyboard(&spec)) {
         (true, _) => (Streams::Unwatched, Keyboard::None),
@@ -55,6 +59,7 @@ pub(super) fn start(
         secrets,
         chosen,
         resumed_from: None,
+        ttl_ms: args.ttl(),
     };
     in_runtime(async {
         let mut client = Client::over(&supervisors, &Destination::New).await?;
@@ -66,6 +71,11 @@ pub(super) fn start(
         match launched.command {
             None => {
                 let LaunchedRun { run, backend, skipped_backends, .. } = &launched;
+                if !given.command.is_empty()
+                    && let Err(failure) = client.executed().await?
+                {
+                    return not_executed(args, &launched, &given, &failure);
+                }
                 let object = json!({ "id": run, "state": RunState::Running, "backend": backend });
                 print_id(args, run, with_steps(object, skipped_backends)?)
             }
@@ -89,6 +99,30 @@ pub(super) fn start(
             }
         }
     })
+}
+
+/// The command does not exist, or cannot be executed: the run is over.
+fn not_executed(
+    args: &RunArgs,
+    launched: &LaunchedRun,
+    spec: &RunSpec,
+    failure: &ExecFailure,
+) -> CommandResult {
+    let exit = Exit::of_belljar(failure.exit_code(), ExitSource::Sandbox);
+    let object = json!({
+        "id": launched.run, "state": RunState::Stopped, "backend": launched.backend,
+        "exit": exit, "failure": failure,
+    });
+    let object = with_steps(object, &launched.skipped_backends)?;
+    if let Some(path) = &args.result {
+        write_result(path, &object)?;
+    }
+    if args.json {
+        report::json(&object)?;
+    } else {
+        explain_failure(failure, launched.backend, spec);
+    }
+    Ok(exit.process_code())
 }
 
 /// How the caller's standard input reaches the run's command.

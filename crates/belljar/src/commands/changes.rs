@@ -7,7 +7,7 @@ use anstyle::Style;
 use belljar::record::Outcome;
 use belljar::spec::autorun;
 use belljar::spec::text::escape;
-use belljar::spec::{AutorunChange, AutorunFile, OsText, WorkspaceReport};
+use belljar::spec::{AppliedReport, AutorunChange, AutorunFile, OsText, WorkspaceReport};
 use belljar::workspace::unified::Shown;
 use belljar::workspace::{Change, Facts, HowFar, Kind, What};
 
@@ -325,7 +325,8 @@ pub(super) fn print_summary(outcome: &Outcome) {
 }
 
 pub(super) fn print_change_count(run: &belljar::spec::RunId, report: Option<&WorkspaceReport>) {
-    let Some(WorkspaceReport { created, modified, deleted, renamed, failed, .. }) = report else {
+    let Some(WorkspaceReport { created, modified, deleted, renamed, failed, applied, .. }) = report
+    else {
         return;
     };
     let tail = run.tail();
@@ -336,8 +337,50 @@ pub(super) fn print_change_count(run: &belljar::spec::RunId, report: Option<&Wor
         ));
     }
     let count = created + modified + deleted + renamed;
-    if count > 0 {
+    if count > 0 && applied.is_none() {
         let look = format!("{BOLD}belljar diff {tail}{BOLD:#}");
         report::eprintln(&format!("{DIM}belljar {tail}{DIM:#} {}; {look}", changed(count)));
+    }
+}
+
+/// Printed at the end of a run whose `rw` trees were sent. What was not applied is always said; that all was, only to
+/// people.
+pub(super) fn print_applied(outcome: &Outcome, verbose: bool) {
+    let Some(applied) = outcome.workspace.as_ref().and_then(|report| report.applied.as_ref())
+    else {
+        return;
+    };
+    let tail = outcome.id.tail();
+    match applied_line(applied, tail) {
+        Some(line) if applied.is_incomplete() => {
+            report::eprintln(&format!("{WARN}warning:{WARN:#} {line}"));
+        }
+        Some(line) if verbose => report::eprintln(&format!("{DIM}belljar {tail}{DIM:#} {line}")),
+        _ => {}
+    }
+}
+
+/// What became of the changes to `rw` trees that were sent; nothing where there were none.
+pub(super) fn applied_line(applied: &AppliedReport, run: &str) -> Option<String> {
+    let next = format!("{BOLD}belljar diff {run}{BOLD:#}, then {BOLD}belljar apply {run}{BOLD:#}");
+    let AppliedReport { changes, held_back, conflicts, failed } = applied;
+    if let Some(why) = failed {
+        let why = belljar::spec::text::escape(why.as_bytes());
+        return Some(format!("the run's changes were not applied: {why}; {next}"));
+    }
+    if *conflicts > 0 {
+        return Some(format!(
+            "the run's changes were not applied: {} here too while it ran; {next}",
+            changed(*conflicts)
+        ));
+    }
+    let done = match changes {
+        1 => "1 change applied".to_owned(),
+        changes => format!("{changes} changes applied"),
+    };
+    match (changes, held_back) {
+        (0, 0) => None,
+        (_, 0) => Some(done),
+        (_, held_back) => Some(format!("{done}, {held_back} held back; {next}")),
     }
 }

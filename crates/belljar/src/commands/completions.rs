@@ -2,10 +2,9 @@
 //!
 //! The script is static. Run ids and names are not completed: clap's dynamic completion is marked unstable.
 
-use clap::CommandFactory;
 use clap_complete::generate;
 
-use crate::cli::{Arguments, CompletionsArgs, Shell};
+use crate::cli::{CompletionsArgs, Shell, command};
 use crate::report;
 
 pub(crate) fn run(args: &CompletionsArgs) -> i32 {
@@ -14,12 +13,12 @@ pub(crate) fn run(args: &CompletionsArgs) -> i32 {
 }
 
 fn script(shell: Shell) -> String {
-    let mut command = Arguments::command();
+    let mut definition = command();
     let mut bytes = Vec::new();
     match shell {
-        Shell::Bash => generate(clap_complete::Shell::Bash, &mut command, "belljar", &mut bytes),
-        Shell::Zsh => generate(clap_complete::Shell::Zsh, &mut command, "belljar", &mut bytes),
-        Shell::Fish => generate(clap_complete::Shell::Fish, &mut command, "belljar", &mut bytes),
+        Shell::Bash => generate(clap_complete::Shell::Bash, &mut definition, "belljar", &mut bytes),
+        Shell::Zsh => generate(clap_complete::Shell::Zsh, &mut definition, "belljar", &mut bytes),
+        Shell::Fish => generate(clap_complete::Shell::Fish, &mut definition, "belljar", &mut bytes),
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -32,8 +31,8 @@ mod tests {
     fn every_visible_command_is_completed_in_every_shell() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             let script = script(shell);
-            let command = Arguments::command();
-            let visible = command.get_subcommands().filter(|command| !command.is_hide_set());
+            let definition = command();
+            let visible = definition.get_subcommands().filter(|command| !command.is_hide_set());
             let names: Vec<&str> = visible.map(clap::Command::get_name).collect();
             assert!(names.len() >= 33, "{names:?}");
             for name in names {

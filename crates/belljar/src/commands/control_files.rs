@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use belljar::record::Outcome;
-use belljar::spec::{NewControlFile, OsText, WorkspaceReport};
+use belljar::spec::{Hint, NewControlFile, OsText, WorkspaceReport};
 use belljar::workspace::{Quarantined, quarantine};
 
 use super::changes::{MAX_NAME_LENGTH, MAX_NAMED, shortened};
@@ -66,7 +66,7 @@ pub(super) fn print_new(outcome: &Outcome) {
         "{DIM}belljar {tail}{DIM:#} {WARN}new control files, which decide what runs on the host:{WARN:#}"
     ));
     lines(report).iter().for_each(|line| report::eprintln(&format!("  {line}")));
-    let hint = format!("to move them to the run's directory: belljar apply --quarantine {tail}");
+    let hint = Hint::Quarantine { run: tail.to_owned() };
     // The question has a timeout: the user may be away, and the caller of the run waits.
     let is_attended = std::io::stderr().is_terminal() && std::io::stdin().is_terminal();
     match is_attended.then(|| {
@@ -82,6 +82,6 @@ pub(super) fn print_new(outcome: &Outcome) {
             }
         }
         Some(Ok(false)) => report::eprintln(&format!("not moved; {hint}")),
-        Some(Err(_)) | None => report::eprintln(&hint),
+        Some(Err(_)) | None => report::eprintln(&hint.to_string()),
     }
 }

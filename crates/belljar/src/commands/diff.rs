@@ -7,7 +7,6 @@ use anstream::ColorChoice;
 use belljar::review;
 use belljar::spec::text::escape;
 use belljar::spec::{OsText, RunId};
-use belljar::store;
 use belljar::workspace::unified::Shown;
 use belljar::workspace::{Change, Changes, OpenTree, What, below_root};
 use serde::ser::SerializeMap;
@@ -16,7 +15,7 @@ use serde_json::Value;
 
 use super::changes::GitData;
 use super::descriptor::{is_closed, write_all};
-use super::{CommandResult, EXIT_INCOMPLETE, changes, exit_code, open_home};
+use super::{CommandResult, EXIT_INCOMPLETE, changes, exit_code, find_or_newest, open_home};
 use crate::cli::DiffArgs;
 use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN};
 
@@ -36,7 +35,7 @@ pub(crate) fn run(args: &DiffArgs) -> i32 {
 
 fn act(args: &DiffArgs) -> CommandResult {
     let home = open_home()?;
-    let run = store::find(&home, &args.run)?.id;
+    let run = find_or_newest(&home, args.run.as_deref())?.id;
     let mut trees = review::changed_trees(&home, &run)?;
     for (tree, found) in &mut trees {
         found.changes.retain(|change| is_wanted(tree, change, &args.paths));
@@ -54,7 +53,11 @@ fn act(args: &DiffArgs) -> CommandResult {
         });
         if !is_cut && !is_there && !all.any(|(tree, change)| is_wanted(tree, change, one)) {
             let path = OsText::from(path.as_path());
-            return Err(NoSuchPath { path, run: args.run.clone() }.into());
+            return Err(NoSuchPath {
+                path,
+                run: args.run.clone().unwrap_or_else(|| run.to_string()),
+            }
+            .into());
         }
     }
     // A path of a repository that was named is listed.

@@ -1,33 +1,47 @@
 //! `belljar discard`: discards the changes of runs.
 
 use belljar::home::Home;
-use belljar::store;
+use belljar::store::RunInfo;
 use belljar::workspace;
+use serde_json::json;
 
 use super::{
-    CommandResult, EXIT_INCOMPLETE, exit_code, in_runtime, open_home, prompt, reconcile_first, stop,
+    CommandResult, EXIT_INCOMPLETE, exit_code_json, failed_run, find_all, in_runtime, named,
+    open_home, prompt, reconcile_first, stop,
 };
 use crate::cli::DiscardArgs;
 use crate::report;
 
 pub(crate) fn run(args: &DiscardArgs) -> i32 {
-    exit_code(act(args))
+    exit_code_json(act(args), args.json)
 }
 
 fn act(args: &DiscardArgs) -> CommandResult {
     let home = open_home()?;
     reconcile_first(&home)?;
-    let mut code = 0;
-    for query in &args.runs {
-        match discard(&home, query, args) {
-            Ok(Some(id)) if !args.quiet => report::out(&format!("{id}\n")),
-            Ok(Some(_)) => {}
-            Ok(None) => code = EXIT_INCOMPLETE,
+    let (mut code, mut objects) = (0, Vec::new());
+    for (query, run) in args.runs.iter().zip(find_all(&home, &args.runs)?) {
+        match discard(&home, &run, args) {
+            Ok(Some(())) if args.json => {
+                objects.push(json!({ "run": query, "id": run.id, "done": true }));
+            }
+            Ok(Some(())) if args.quiet => report::out(&format!("{}\n", run.id)),
+            Ok(Some(())) => {
+                report::out(&format!("{}: its changes were discarded\n", named(&run)));
+            }
+            Ok(None) => {
+                objects.push(json!({ "run": query, "done": false }));
+                code = EXIT_INCOMPLETE;
+            }
             Err(error) => {
                 report::failure(error.as_ref());
+                objects.push(failed_run(query, error.as_ref()));
                 code = EXIT_INCOMPLETE;
             }
         }
+    }
+    if args.json {
+        report::json(&objects)?;
     }
     Ok(code)
 }
@@ -35,10 +49,9 @@ fn act(args: &DiscardArgs) -> CommandResult {
 /// `None` if the user answered no.
 fn discard(
     home: &Home,
-    query: &str,
+    run: &RunInfo,
     args: &DiscardArgs,
-) -> Result<Option<String>, Box<dyn std::error::Error>> {
-    let run = store::find(home, query)?;
+) -> Result<Option<()>, Box<dyn std::error::Error>> {
     if run.is_live() && !args.force {
         return Err(workspace::DiscardError::Live { run: run.id }.into());
     }
@@ -49,12 +62,12 @@ fn discard(
     }
     if run.is_live() {
         in_runtime(async {
-            match stop::stop(home, &run, None).await {
+            match stop::stop(home, run, None).await {
                 Ok(()) => Ok(0),
                 Err(error) => Err(error as Box<dyn std::error::Error>),
             }
         })?;
     }
     workspace::discard(home, &run.id)?;
-    Ok(Some(run.id.to_string()))
+    Ok(Some(()))
 }

@@ -33,7 +33,7 @@ pub(crate) fn run(args: &DoctorArgs) -> i32 {
 }
 
 fn to_text(examined: &[BackendReport]) -> String {
-    let mut text = String::new();
+    let mut text = verdict(examined);
     // Problems first: they are what the user wants to see.
     for row in examined.iter().filter(|row| !row.usable && row.backend != BackendName::Host) {
         text.push_str(&problem(row));
@@ -44,10 +44,46 @@ fn to_text(examined: &[BackendReport]) -> String {
     if let Some(warning) = super::background::ends_at_logout() {
         text.push_str(&format!("{WARN}⚠{WARN:#} {}\n", folded(&warning, 2)));
     }
+    for login in belljar::login::statuses(&super::environment()) {
+        let (mark, style) = if login.problem.is_some() { ("⚠", WARN) } else { ("✓", GOOD) };
+        let shown = folded(&format!("login of {}: {}", login.agent, login.text), 2);
+        text.push_str(&format!("{style}{mark}{style:#} {shown}\n"));
+    }
     text.push_str(&format!(
         "{DIM}host: no isolation; needs --backend host and a waiver of every clause{DIM:#}\n"
     ));
     text
+}
+
+/// Whether `belljar run` works here, in one line.
+fn verdict(examined: &[BackendReport]) -> String {
+    let usable =
+        |name: &BackendName| examined.iter().find(|row| row.usable && row.backend == *name);
+    let Some(row) = BackendName::auto().find_map(|name| usable(&name)) else {
+        return format!(
+            "{BAD}Not ready:{BAD:#} no backend works here; the reasons and what to do:\n\n"
+        );
+    };
+    let is_missing = |(clause, enforcement): &(Clause, &Enforcement)| {
+        clause.required() == Required::Always && !enforcement.is_enforced()
+    };
+    let missing = row.posture.iter().flat_map(|posture| posture.iter()).filter(is_missing).count();
+    let others: Vec<&str> = examined
+        .iter()
+        .filter(|other| other.usable && other.backend != row.backend)
+        .map(|other| other.backend.name())
+        .collect();
+    let also = match others.is_empty() {
+        true => String::new(),
+        false => format!("; also usable: {}", others.join(", ")),
+    };
+    match missing {
+        0 => format!("{GOOD}Ready:{GOOD:#} belljar run uses the {} backend{also}\n\n", row.backend),
+        missing => format!(
+            "{WARN}Ready with {missing} gaps:{WARN:#} belljar run uses the {} backend{also}\n\n",
+            row.backend
+        ),
+    }
 }
 
 fn problem(row: &BackendReport) -> String {

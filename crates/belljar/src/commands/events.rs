@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use belljar::record::EVENTS;
 use belljar::spec::text::escape;
+use belljar::spec::{EXIT_USAGE, EventKind};
 use belljar::store::{self, Life};
 use rustix::fs::{Mode, OFlags};
 
 use super::descriptor::{is_closed, write_all};
-use super::{CommandResult, exit_code, open_home};
+use super::{CommandResult, exit_code, find_or_newest, open_home};
 use crate::cli::EventsArgs;
+use crate::report;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Longer lines are never written.
@@ -28,9 +30,22 @@ pub(crate) fn run(args: &EventsArgs) -> i32 {
     exit_code(act(args))
 }
 
+/// A kind that no event has.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "no event has the kind \"{0}\"; docs/record.md lists the kinds, such as run.start, exec.start, limit.hit"
+)]
+struct UnknownKind(String);
+
 fn act(args: &EventsArgs) -> CommandResult {
+    let is_known =
+        |kind: &&String| serde_json::from_value::<EventKind>((**kind).clone().into()).is_ok();
+    if let Some(unknown) = args.kinds.iter().find(|kind| !is_known(kind)) {
+        report::error(&UnknownKind(escape(unknown.as_bytes())), None);
+        return Ok(EXIT_USAGE);
+    }
     let home = open_home()?;
-    let run = store::find(&home, &args.run)?.id;
+    let run = find_or_newest(&home, args.run.as_deref())?.id;
     let path = home.run_dir(&run).join(EVENTS);
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(&path, flags, Mode::empty()).map_err(io::Error::from);

@@ -5,14 +5,15 @@
 use std::io;
 
 use belljar::spec::Exit;
-use belljar::{Chunk, Error, Input, Running, Source};
+use belljar::{Chunk, Collected, Error, Input, Running, Source};
+use belljar_run::raw_terminal::RawTerminal;
 use tokio::io::AsyncWriteExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::descriptor::{is_closed, write_all};
-use super::terminal::{self, RawTerminal};
+use super::terminal;
 use crate::report;
 
 const INT: i32 = 2;
@@ -64,14 +65,38 @@ impl Followed {
     }
 }
 
+/// Where the command's output goes.
+#[derive(Debug)]
+pub(super) enum OutputTarget {
+    /// To this process's own streams.
+    Passed,
+    Captured {
+        stdout: Collected,
+        stderr: Collected,
+    },
+}
+
 pub(super) async fn follow(
     mut running: Running,
     role: Role,
     keyboard: Keyboard,
 ) -> Result<Followed, Error> {
+    let followed = follow_into(&mut running, role, keyboard, &mut OutputTarget::Passed).await;
+    if let Ok(Followed::Detached(_)) = followed {
+        running.detach();
+    }
+    followed
+}
+
+pub(super) async fn follow_into(
+    running: &mut Running,
+    role: Role,
+    keyboard: Keyboard,
+    output: &mut OutputTarget,
+) -> Result<Followed, Error> {
     let mut signals = Signals::new()
         .map_err(|error| Error::Io { what: "listen to signals".to_owned(), error })?;
-    let raw = (keyboard == Keyboard::Terminal).then(RawTerminal::enter);
+    let raw = (keyboard == Keyboard::Terminal).then(|| RawTerminal::enter(rustix::stdio::stdin()));
     let (detach, detached) = oneshot::channel();
     let mut detached = Some(detached);
     let keys = match (role, keyboard) {
@@ -81,13 +106,9 @@ pub(super) async fn follow(
     if let Some(input) = running.stdin().filter(|_| keyboard != Keyboard::None) {
         tokio::spawn(forward_input(input, read_stdin(), keys));
     }
-    let followed =
-        Follower { signals: 0, role }.until_end(&mut running, &mut signals, &mut detached);
-    let followed = followed.await;
+    let mut follower = Follower { signals: 0, role, output };
+    let followed = follower.until_end(running, &mut signals, &mut detached).await;
     drop(raw);
-    if let Ok(Followed::Detached(_)) = followed {
-        running.detach();
-    }
     followed
 }
 
@@ -108,15 +129,16 @@ enum Step {
 }
 
 #[derive(Debug)]
-struct Follower {
+struct Follower<'a> {
     /// How many signals have asked the command to end.
     signals: u32,
     role: Role,
+    output: &'a mut OutputTarget,
 }
 
-impl Follower {
+impl Follower<'_> {
     async fn until_end(
-        mut self,
+        &mut self,
         running: &mut Running,
         signals: &mut Signals,
         detached: &mut Option<oneshot::Receiver<()>>,
@@ -144,10 +166,16 @@ impl Follower {
                 step = next(running, output_ended), if writing.is_none() => match step {
                     Step::Output(None) => output_ended = true,
                     Step::Output(Some(chunk)) if chunk.source == Source::Stderr && stderr_closed => {}
-                    Step::Output(Some(chunk)) => {
-                        to = chunk.source;
-                        writing = Some(tokio::task::spawn_blocking(move || write(&chunk)));
-                    }
+                    Step::Output(Some(chunk)) => match self.output {
+                        OutputTarget::Captured { stdout, stderr } => match chunk.source {
+                            Source::Stdout | Source::Terminal => stdout.push(&chunk.bytes),
+                            Source::Stderr => stderr.push(&chunk.bytes),
+                        },
+                        OutputTarget::Passed => {
+                            to = chunk.source;
+                            writing = Some(tokio::task::spawn_blocking(move || write(&chunk)));
+                        }
+                    },
                     Step::Over(exit) => return exit.map(Followed::Exited),
                 },
             }

@@ -8,14 +8,14 @@ use std::time::Duration;
 use belljar::home::Home;
 use belljar::output::{Content, Copies, Flow, Key, Outputs, Pieces};
 use belljar::record::OutputPiece;
-use belljar::spec::{OutputStream, RunId};
+use belljar::spec::{Event, EventKind, OutputStream, RunId};
 use belljar::store::{self, Life};
 use jiff::Timestamp;
 
 use super::agent_follow::{self, Form, Until};
 use super::descriptor::{is_closed, write_all};
 use super::screen::Escaper;
-use super::{CommandResult, exit_code, open_home, time_format};
+use super::{CommandResult, exit_code, find_or_newest, open_home, time_format};
 use crate::cli::LogsArgs;
 use crate::report;
 
@@ -29,14 +29,19 @@ pub(crate) fn run(args: &LogsArgs) -> i32 {
 fn act(args: &LogsArgs) -> CommandResult {
     let since = args.since.as_deref().map(time_format::since).transpose()?;
     let home = open_home()?;
-    let run = store::find(&home, &args.run)?.id;
+    let run = find_or_newest(&home, args.run.as_deref())?.id;
     if args.agent {
         let until = if args.follow { Until::RunEnds } else { Until::Now };
         let form = if args.json { Form::Json } else { Form::Text };
         return agent_follow::print(&home, &run, until, form, since);
     }
     let directory = home.run_dir(&run);
-    let filter = Filter { exec: args.exec, stream: stream(args), since };
+    if let Some(exec) = args.exec
+        && !has_exec(&directory, exec)?
+    {
+        return Err(NoSuchExec { run, exec }.into());
+    }
+    let filter = OutputFilter { exec: args.exec, stream: stream(args), since };
     let mut outputs = Outputs::new(directory.clone());
     for_each(&directory, &filter, |piece| {
         outputs.learn(&piece);
@@ -50,6 +55,32 @@ fn act(args: &LogsArgs) -> CommandResult {
     print(&home, &run, args.follow, &filter, outputs, printer)
 }
 
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "run {run} has no command number {exec}; 0 is its main command, and each exec has the next number"
+)]
+struct NoSuchExec {
+    run: RunId,
+    exec: u32,
+}
+
+/// Whether the record has a command of that number.
+fn has_exec(directory: &Path, exec: u32) -> Result<bool, Box<dyn std::error::Error>> {
+    if exec == 0 {
+        return Ok(true); // it may have printed nothing yet
+    }
+    let file = std::fs::File::open(directory.join(belljar::record::EVENTS))?;
+    for line in std::io::BufRead::lines(std::io::BufReader::new(file)) {
+        let event: Option<Event> = serde_json::from_str(&line?).ok();
+        let is_start = |event: &Event| event.kind == EventKind::ExecStart;
+        let number = event.filter(is_start).and_then(|event| event.data["exec"].as_u64());
+        if number == Some(u64::from(exec)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 fn stream(args: &LogsArgs) -> Option<OutputStream> {
     match (args.stdout, args.stderr) {
         (true, _) => Some(OutputStream::Stdout),
@@ -60,13 +91,13 @@ fn stream(args: &LogsArgs) -> Option<OutputStream> {
 
 /// Which pieces of output are shown.
 #[derive(Debug)]
-struct Filter {
+struct OutputFilter {
     exec: Option<u32>,
     stream: Option<OutputStream>,
     since: Option<Timestamp>,
 }
 
-impl Filter {
+impl OutputFilter {
     /// A copy is shown only if its exec number is given.
     fn copies(&self) -> Copies {
         if self.exec.is_some() { Copies::Shown } else { Copies::LeftOut }
@@ -82,7 +113,7 @@ impl Filter {
 
 fn for_each(
     directory: &Path,
-    filter: &Filter,
+    filter: &OutputFilter,
     mut take: impl FnMut(OutputPiece) -> Result<Flow, Box<dyn std::error::Error>>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let mut pieces = Pieces::open(directory, filter.copies())?;
@@ -97,7 +128,7 @@ fn for_each(
 /// Counts the lines so far; an unfinished line counts.
 fn lines(
     directory: &Path,
-    filter: &Filter,
+    filter: &OutputFilter,
     outputs: &mut Outputs,
 ) -> Result<u64, Box<dyn std::error::Error>> {
     let (mut count, mut whole) = (0, true);
@@ -121,7 +152,7 @@ fn print(
     home: &Home,
     run: &RunId,
     follow: bool,
-    filter: &Filter,
+    filter: &OutputFilter,
     mut outputs: Outputs,
     mut printer: Printer,
 ) -> CommandResult {

@@ -3,12 +3,12 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use clap::{Command, CommandFactory};
+use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
 use super::{CommandResult, exit_code};
-use crate::cli::{Arguments, ManArgs};
+use crate::cli::{ManArgs, command};
 use crate::report;
 
 #[derive(Debug, thiserror::Error)]
@@ -24,7 +24,7 @@ enum ManError {
 }
 
 /// One page: its file name, and its text in roff.
-struct Page {
+struct ManPage {
     file: String,
     text: Vec<u8>,
 }
@@ -55,7 +55,7 @@ fn write_all(directory: &Path) -> CommandResult {
     write(directory.to_owned(), std::fs::create_dir_all(directory))?;
     let mut pages = Vec::new();
     collect(&definition(), &mut pages)?;
-    for Page { file, text } in &pages {
+    for ManPage { file, text } in &pages {
         let path = directory.join(file);
         write(path.clone(), std::fs::write(&path, text))?;
     }
@@ -65,12 +65,12 @@ fn write_all(directory: &Path) -> CommandResult {
 
 /// With the full names of all subcommands. `help` has no page of its own.
 fn definition() -> Command {
-    let mut command = Arguments::command().disable_help_subcommand(true);
+    let mut command = command().disable_help_subcommand(true);
     command.build();
     command
 }
 
-fn collect(command: &Command, pages: &mut Vec<Page>) -> io::Result<()> {
+fn collect(command: &Command, pages: &mut Vec<ManPage>) -> io::Result<()> {
     pages.push(page(command)?);
     for subcommand in command.get_subcommands().filter(|command| !command.is_hide_set()) {
         collect(subcommand, pages)?;
@@ -78,7 +78,7 @@ fn collect(command: &Command, pages: &mut Vec<Page>) -> io::Result<()> {
     Ok(())
 }
 
-fn page(command: &Command) -> io::Result<Page> {
+fn page(command: &Command) -> io::Result<ManPage> {
     let man = Man::new(command.clone())
         .source(concat!("belljar ", env!("CARGO_PKG_VERSION")))
         .manual("Belljar manual");
@@ -96,7 +96,7 @@ fn page(command: &Command) -> io::Result<Page> {
     if let Some(after) = command.get_after_help() {
         text.extend(after_help(&after.to_string()).to_roff().into_bytes());
     }
-    Ok(Page { file: man.get_filename(), text })
+    Ok(ManPage { file: man.get_filename(), text })
 }
 
 /// The usage line of the help page: clap_mangen would list every option, and `run` has more than fifty.
@@ -155,7 +155,7 @@ mod tests {
         assert!(seen >= 33, "{seen} commands");
         page("belljar-config-show.1".to_owned());
         assert!(top.contains(".SH EXAMPLES\n.nf\n"), "{top}");
-        for Page { file, text } in &pages {
+        for ManPage { file, text } in &pages {
             let text = String::from_utf8_lossy(text);
             assert!(!text.contains("__init") && !text.contains("\\_\\_init"), "{file}");
         }

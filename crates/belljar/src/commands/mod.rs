@@ -10,6 +10,7 @@ pub(crate) mod backends;
 mod background;
 mod bundle;
 mod changes;
+pub(crate) mod checkpoint;
 pub(crate) mod completions;
 pub(crate) mod config;
 mod control_files;
@@ -18,15 +19,19 @@ mod descriptor;
 pub(crate) mod diff;
 pub(crate) mod discard;
 pub(crate) mod doctor;
+mod end_line;
 pub(crate) mod events;
 pub(crate) mod exec;
+mod exec_result;
 mod follow;
 mod hunks;
 pub(crate) mod image;
 pub(crate) mod init;
 pub(crate) mod logs;
 pub(crate) mod man;
+pub(crate) mod network;
 pub(crate) mod new;
+mod not_found;
 pub(crate) mod port;
 mod progress;
 mod prompt;
@@ -38,6 +43,7 @@ pub(crate) mod prove;
 pub(crate) mod prune;
 pub(crate) mod ps;
 pub(crate) mod reconcile;
+pub(crate) mod renew;
 pub(crate) mod result;
 pub(crate) mod resume;
 mod reuse;
@@ -46,6 +52,7 @@ pub(crate) mod run;
 mod run_file;
 mod run_refusal;
 mod screen;
+pub(crate) mod setup;
 pub(crate) mod shell;
 pub(crate) mod show;
 mod show_agent;
@@ -95,6 +102,30 @@ fn exit_code(result: CommandResult) -> i32 {
     })
 }
 
+/// As [`exit_code`]; with `--json` the error is also printed as an object.
+fn exit_code_json(result: CommandResult, json: bool) -> i32 {
+    result.unwrap_or_else(|error| {
+        if json {
+            let _ = report::json(&serde_json::json!({ "error": result::causes(error.as_ref()) }));
+        }
+        report::failure(error.as_ref());
+        EXIT_NOT_STARTED
+    })
+}
+
+/// What `--json` prints of a run that a command could not act on; `run` is what the caller wrote.
+fn failed_run(run: &str, error: &dyn Error) -> serde_json::Value {
+    serde_json::json!({ "run": run, "done": false, "error": result::causes(error) })
+}
+
+/// What `--json` prints of a run that has ended.
+fn ended_run(run: &str, info: &RunInfo) -> serde_json::Value {
+    serde_json::json!({
+        "run": run, "id": info.id, "done": true, "reason": info.reason, "exit": info.exit,
+        "usage": info.usage,
+    })
+}
+
 #[derive(Debug, thiserror::Error)]
 #[error("run {run} is not alive ({state}); belljar ps lists the live runs")]
 struct NotAlive {
@@ -102,9 +133,46 @@ struct NotAlive {
     state: String,
 }
 
+#[derive(Debug, thiserror::Error)]
+#[error("there is no run yet; belljar run COMMAND starts one")]
+struct NoRuns;
+
+/// Finds a run for a command that only reads: the newest run if none is named.
+fn find_or_newest(home: &Home, query: Option<&str>) -> Result<RunInfo, Box<dyn Error>> {
+    match query {
+        Some(query) => Ok(store::find(home, query)?),
+        None => Ok(store::newest(home)?.ok_or(NoRuns)?),
+    }
+}
+
+/// Finds the named runs, or the newest if none is named.
+fn find_all_or_newest(home: &Home, queries: &[String]) -> Result<Vec<RunInfo>, Box<dyn Error>> {
+    if queries.is_empty() {
+        return Ok(vec![find_or_newest(home, None)?]);
+    }
+    find_all(home, queries)
+}
+
+/// Finds all runs before anything is done to one of them.
+fn find_all(home: &Home, queries: &[String]) -> Result<Vec<RunInfo>, Box<dyn Error>> {
+    let found = queries.iter().map(|query| store::find(home, query));
+    Ok(found.collect::<Result<Vec<RunInfo>, _>>()?)
+}
+
+/// The id of a run, and its name if it has one.
+fn named(run: &RunInfo) -> String {
+    match run.name.as_deref() {
+        Some(name) => format!("{} ({})", run.id, belljar::spec::text::escape(name.as_bytes())),
+        None => run.id.to_string(),
+    }
+}
+
 /// Finds a run that must be alive.
 fn find_live(home: &Home, query: &str) -> Result<RunInfo, Box<dyn Error>> {
-    let run = store::find(home, query)?;
+    alive(store::find(home, query)?)
+}
+
+fn alive(run: RunInfo) -> Result<RunInfo, Box<dyn Error>> {
     if run.is_live() {
         return Ok(run);
     }

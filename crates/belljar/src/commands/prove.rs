@@ -1,7 +1,9 @@
 //! `belljar prove`: runs the attack catalogue against a backend of this host.
 
+use std::io::{IsTerminal, Write};
+
 use belljar::prove::{Arm, Case, Identity, TestBed, Verdict, catalogue, prove};
-use belljar::spec::{BackendName, EXIT_NOT_STARTED, EXIT_USAGE};
+use belljar::spec::{BackendName, EXIT_NOT_STARTED, EXIT_USAGE, Hint};
 use serde_json::json;
 
 use crate::cli::ProveArgs;
@@ -15,7 +17,7 @@ pub(crate) fn run(args: &ProveArgs) -> i32 {
         Ok(cases) => cases,
         Err(unknown) => {
             report::eprintln(&format!("{BAD}error:{BAD:#} no case is called \"{unknown}\""));
-            report::eprintln(&format!("{BOLD}hint:{BOLD:#}  belljar prove --list"));
+            report::hint(Hint::ListCases);
             return EXIT_USAGE;
         }
     };
@@ -30,9 +32,17 @@ pub(crate) fn run(args: &ProveArgs) -> i32 {
         }
     };
     let mut verdicts = Vec::new();
-    for case in cases {
+    let (count, mut group) = (cases.len(), "");
+    for (at, case) in cases.into_iter().enumerate() {
+        let progress = Progress::show(args, at + 1, count, &case);
         let verdict = prove(&case, &testbed);
+        drop(progress);
         if !args.json {
+            let own = group_of(case.name);
+            if own != group {
+                report::out(&format!("{BOLD}{own}{BOLD:#} ({} of {count})\n", at + 1));
+                group = own;
+            }
             report::out(&line(&case, &verdict));
         }
         verdicts.push((case, verdict));
@@ -44,6 +54,32 @@ pub(crate) fn run(args: &ProveArgs) -> i32 {
     }
     report::out(&summary(&verdicts));
     code
+}
+
+/// The part of a case's name before the dot: what is attacked.
+fn group_of(name: &str) -> &str {
+    name.split_once('.').map_or(name, |(group, _)| group)
+}
+
+/// A line on a terminal that says which case runs; removed when it has.
+struct Progress(bool);
+
+impl Progress {
+    fn show(args: &ProveArgs, at: usize, count: usize, case: &Case) -> Self {
+        let shown = !args.json && std::io::stderr().is_terminal();
+        if shown {
+            let _ = write!(anstream::stderr(), "\r\x1b[K{at} of {count}: {}", case.name);
+        }
+        Self(shown)
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.0 {
+            let _ = write!(anstream::stderr(), "\r\x1b[K");
+        }
+    }
 }
 
 struct Refused {
@@ -140,7 +176,7 @@ fn line(case: &Case, verdict: &Verdict) -> String {
     };
     let result = match verdict {
         Verdict::Held { how } => how.clone(),
-        other => format!("{}: {}", other.word(), other.why()),
+        other => format!("{}: {}", other.as_str(), other.why()),
     };
     format!(
         "{style}{mark}{style:#} {:<width$}{}\n",
@@ -156,9 +192,16 @@ fn summary(verdicts: &[(Case, Verdict)]) -> String {
     let held = count(Verdict::has_held);
     let broke = count(Verdict::has_broken);
     let others = verdicts.len() - held - broke;
-    let style = if broke == 0 { GOOD } else { BAD };
-    let mut text =
-        format!("{style}{held} held, {broke} broke{style:#}, {others} could not be shown\n");
+    let failed = verdicts.iter().filter(|(_, verdict)| failed(verdict)).count() - broke;
+    let (style, verdict) = match (broke, failed) {
+        (0, 0) => (GOOD, "the boundary held".to_owned()),
+        (0, failed) => (BAD, format!("not proved: {failed} of the cases failed to run")),
+        (broke, _) => (BAD, format!("THE BOUNDARY BROKE in {broke} of {} cases", verdicts.len())),
+    };
+    let mut text = format!(
+        "{style}{verdict}{style:#}: {} cases, {held} held, {broke} broke, {others} could not be shown\n",
+        verdicts.len()
+    );
     for (case, _) in verdicts.iter().filter(|(_, verdict)| verdict.has_broken()) {
         let line = format!("{}: {} ({})", case.name, case.attack, case.clause);
         text.push_str(&format!("  {BAD}✗{BAD:#} {}\n", folded(&line, 4)));
@@ -172,7 +215,7 @@ fn object(case: &Case, verdict: &Verdict) -> serde_json::Value {
         "clause": case.clause,
         "severity": case.severity,
         "attack": case.attack,
-        "verdict": verdict.word(),
+        "verdict": verdict.as_str(),
         "why": verdict.why(),
     })
 }

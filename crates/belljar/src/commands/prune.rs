@@ -43,7 +43,13 @@ fn act(args: &PruneArgs) -> CommandResult {
             "dry_run": args.dry_run, "runs": report.runs, "sandboxes": report.sandboxes,
             "unreviewed": report.unreviewed, "failed": report.failed,
         }))?;
-    } else if !args.quiet {
+    } else if args.quiet {
+        let removed = report.runs.iter().chain(&report.sandboxes);
+        report::out(&removed.map(|run| format!("{run}\n")).collect::<String>());
+    } else {
+        if report.runs.is_empty() && report.sandboxes.is_empty() {
+            report::eprintln("nothing to remove");
+        }
         let would = if args.dry_run { "would be " } else { "" };
         let whole = report.runs.iter().map(|run| format!("{run} {would}removed\n"));
         let parts = report.sandboxes.iter();

@@ -2,6 +2,7 @@
 
 use belljar::ledger;
 use belljar::run::Reconciled;
+use belljar::store::life;
 
 use super::{CommandResult, EXIT_INCOMPLETE, exit_code, open_home};
 use crate::cli::ReconcileArgs;
@@ -13,6 +14,7 @@ pub(crate) fn run(args: &ReconcileArgs) -> i32 {
 
 fn act(args: &ReconcileArgs) -> CommandResult {
     let home = open_home()?;
+    life::wait_for_writers(&home); // so that the home can be removed or unmounted then
     let rebuilt = if args.rebuild_ledger { Some(ledger::rebuild(&home)?) } else { None };
     let found = belljar::run::reconcile(&home)?;
     if args.json {

@@ -51,7 +51,7 @@ pub(crate) fn names_inside(report: &WorkspaceReport) -> Vec<OsText> {
     report.new_control_files.iter().map(name).collect()
 }
 
-fn is_zero(count: &u64) -> bool {
+pub(super) fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
@@ -108,12 +108,7 @@ impl<'a> RunResult<'a> {
 
     /// The result of an error from before the launch.
     pub(crate) fn failed(error: &dyn Error, code: i32) -> Self {
-        let mut chain = vec![error.to_string()];
-        let mut cause = error.source();
-        while let Some(inner) = cause {
-            chain.push(inner.to_string());
-            cause = inner.source();
-        }
+        let chain = causes(error);
         Self {
             id: None,
             backend: None,
@@ -133,6 +128,17 @@ impl<'a> RunResult<'a> {
             new_control_files: Vec::new(),
         }
     }
+}
+
+/// An error and its causes, outermost first.
+pub(super) fn causes(error: &dyn Error) -> Vec<String> {
+    let mut chain = vec![error.to_string()];
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        chain.push(inner.to_string());
+        cause = inner.source();
+    }
+    chain
 }
 
 fn joined(captured: &Captured) -> OsText {

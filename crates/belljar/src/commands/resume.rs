@@ -56,9 +56,13 @@ fn start(
     reconcile_first(&home)?; // closes the record of a run whose supervisor died
     let run = store::find(&home, run)?.id;
     let env = environment();
-    let ask = Ask { kind, run, from: args.from, extend, allow, name };
-    let Resumed { spec, resumed_from, lock } = prepare_resume(&home, &ask, &env)?;
     let cwd = std::env::current_dir().unwrap_or_default();
+    let prompt = match (&args.prompt, &args.prompt_file) {
+        (None, Some(file)) => Some(config::read_prompt_file(file, &cwd, &home)?),
+        (prompt, _) => prompt.clone(),
+    };
+    let ask = Ask { kind, run, from: args.from, extend, allow, prompt, name };
+    let Resumed { spec, resumed_from, lock } = prepare_resume(&home, &ask, &env)?;
     let secrets = config::secret_values(&spec, &env, &cwd)?;
     // A sandbox without an agent waits for `exec`: nothing in it would ever end the command.
     let is_detached = args.detach || spec.agent.is_none();

@@ -9,12 +9,13 @@ use belljar::home::Home;
 use belljar::reuse::{self, Fit, NameLock};
 use belljar::spec::wire::control::Keep;
 use belljar::spec::{OsText, RunId, RunSpec, RunState};
-use belljar::{Client, Exec};
+use belljar::{Client, Exec, NetworkAccess, NetworkList};
 use serde_json::json;
 
 use super::background::{keyboard, print_id};
 use super::exec::{finish, not_started};
 use super::follow::{Keyboard, Role, follow};
+use super::not_found::Programs;
 use super::{CommandResult, in_runtime, terminal};
 use crate::cli::RunArgs;
 use crate::report::{self, DIM};
@@ -37,6 +38,32 @@ struct NotKept {
     run: RunId,
 }
 
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the network list of the sandbox \"{name}\" was changed since its start, so this command would get another one \
+     than it asks for; see it with belljar network {name}, change it back with --set, or stop the sandbox"
+)]
+struct NetworkChanged {
+    name: String,
+}
+
+/// A command never gets more or less than it asks for.
+async fn check_network(client: &Client, spec: &RunSpec) -> Result<(), Box<dyn Error>> {
+    let state = client.network().await?;
+    let sorted = |list: NetworkList| {
+        let NetworkList { reach, mut allow, mut allow_private, mut routes, .. } = list;
+        allow.sort();
+        allow_private.sort();
+        routes.sort_unstable();
+        (reach, allow, allow_private, routes)
+    };
+    let is_same = sorted(state.list) == sorted(NetworkList::of(spec));
+    if state.access != NetworkAccess::Proxy || is_same {
+        return Ok(());
+    }
+    Err(NetworkChanged { name: spec.name.clone().unwrap_or_default() }.into())
+}
+
 pub(super) fn enter(args: &RunArgs, home: &Home, spec: &RunSpec) -> Result<Reuse, Box<dyn Error>> {
     let name = spec.name.as_deref().unwrap_or_default();
     let lock = NameLock::take(home, name)?;
@@ -53,10 +80,17 @@ async fn run_in(args: &RunArgs, home: &Home, run: &RunId, spec: &RunSpec) -> Com
         return Err(NotKept { name, run: *run }.into());
     }
     let fit = reuse::fit(home, run, spec)?;
+    check_network(&client, spec).await?;
+    if let Some(ttl) = args.ttl {
+        client.renew(Some(ttl.as_duration())).await?;
+    }
     let object = json!({
         "id": run, "state": RunState::Running, "backend": status.backend, "reused": true,
     });
-    let Some(program) = spec.command.first() else { return print_id(args, run, object) };
+    if spec.command.is_empty() {
+        return print_id(args, run, object);
+    }
+    let programs = Programs::of(Some(status.backend), spec);
     let exec = command(&client, spec, fit);
     if args.detach {
         return match exec.lives_on().spawn().await {
@@ -64,7 +98,7 @@ async fn run_in(args: &RunArgs, home: &Home, run: &RunId, spec: &RunSpec) -> Com
                 running.detach();
                 print_id(args, run, object)
             }
-            Err(error) => not_started(error, &os(program)),
+            Err(error) => not_started(error, &spec.command, programs),
         };
     }
     if !args.quiet && std::io::stderr().is_terminal() {
@@ -81,7 +115,7 @@ async fn run_in(args: &RunArgs, home: &Home, run: &RunId, spec: &RunSpec) -> Com
     };
     match exec.spawn().await {
         Ok(running) => Ok(finish(follow(running, Role::Owner, keyboard).await?)),
-        Err(error) => not_started(error, &os(program)),
+        Err(error) => not_started(error, &spec.command, programs),
     }
 }
 

@@ -9,25 +9,26 @@ use belljar::network;
 use belljar::record::Outcome;
 use belljar::run::timings::{Phase, mark};
 use belljar::run::{
-    Fetch, LaunchError, Observer, Output, Prepared, ReconcileError, Reconciled, Streams, launch,
-    prepare,
+    Close, Fetch, LaunchError, Observer, Output, Prepared, ReconcileError, Reconciled, Streams,
+    launch, prepare,
 };
 use belljar::spec::text::escape;
 use belljar::spec::wire::control::Keep;
 use belljar::spec::{
-    BackendChoice, BackendName, EXIT_NOT_STARTED, ExecFailure, MainCommand, Posture, Rootfs, RunId,
-    RunSpec, SkippedBackend, Stdin, StopReason, Terminal,
+    BackendChoice, BackendName, Clause, EXIT_NOT_STARTED, Enforcement, ExecFailure, Hint,
+    MainCommand, Posture, Required, RunId, RunSpec, SkippedBackend, Stdin, StopReason, Terminal,
 };
 
 use super::agent_run::{self, Attach, OutputMode};
 use super::background::ToLaunch;
+use super::not_found::{self, Mounts, Programs};
 use super::progress::PullLine;
 use super::result::{RunResult, write_result};
 use super::reuse::{self, Reuse};
-use super::run_refusal::NotStarted;
+use super::run_refusal::{NotReady, NotStarted};
 use super::{
-    background, changes, control_files, environment, open_home, show_plan, time_format, timings,
-    why,
+    background, changes, control_files, end_line, environment, open_home, show_plan, time_format,
+    timings, why,
 };
 use crate::cli::RunArgs;
 use crate::cli::StdioKind;
@@ -47,6 +48,7 @@ fn start(args: &RunArgs) -> Result<i32, NotStarted> {
     // Wrong usage creates nothing, not even the home.
     let invocation = args.invocation(&stdio, environment()).map_err(NotStarted::usage)?;
     check_usage(args, &invocation)?;
+    check_terminal(args, &invocation, &stdio)?;
     if args.timings {
         timings::start();
     }
@@ -68,6 +70,9 @@ fn start(args: &RunArgs) -> Result<i32, NotStarted> {
         return Ok(show_plan::show(&prepared.dry_run(), args.json));
     }
     mark(Phase::Plan);
+    if !args.quiet {
+        warn_of_image(args, prepared.plan.backend);
+    }
     // Last: a secret may come from a program that asks the user.
     let secrets = match prepared.refusal() {
         Some(_) => Vec::new(),
@@ -92,12 +97,16 @@ fn start(args: &RunArgs) -> Result<i32, NotStarted> {
 
 /// Refuses options that contradict each other.
 fn check_usage(args: &RunArgs, invocation: &Invocation) -> Result<(), NotStarted> {
-    if invocation.command == MainCommand::Agent && !config::may_name_agent(invocation) {
+    if invocation.command.is_agent() && !config::may_name_agent(invocation) {
         return Err(LaunchError::NoCommand.into());
     }
     if args.json && args.keeps() && !args.is_detached() && !args.dry_run {
         let needs = "-d: the output of a kept sandbox is not captured".to_owned();
         let option = "--json with --keep or --reuse".to_owned();
+        return Err(NotStarted::usage(LaunchError::Conflict { option, needs }));
+    }
+    if args.ttl.is_some() && !args.keeps() {
+        let (option, needs) = ("--ttl".to_owned(), "--keep or --reuse; see --timeout".to_owned());
         return Err(NotStarted::usage(LaunchError::Conflict { option, needs }));
     }
     if args.timings && (args.keeps() || args.detach) {
@@ -106,13 +115,37 @@ fn check_usage(args: &RunArgs, invocation: &Invocation) -> Result<(), NotStarted
     Ok(())
 }
 
+/// An agent on a terminal needs one, and a person in front of it.
+fn check_terminal(
+    args: &RunArgs,
+    invocation: &Invocation,
+    stdio: &StdioKind,
+) -> Result<(), NotStarted> {
+    if invocation.command != MainCommand::AgentTerminal || args.dry_run {
+        return Ok(());
+    }
+    let needs = match () {
+        () if args.is_detached() => "a run that is not detached: -d leaves nobody at the terminal",
+        () if args.json => "no --json: what the agent shows on a terminal is no data",
+        () if !stdio.stdin_is_terminal || !stdio.stdout_is_terminal => {
+            "standard input and output to be a terminal; without one, give the agent a prompt: --prompt TEXT"
+        }
+        () => return Ok(()),
+    };
+    let option = "an agent on a terminal (-t)".to_owned();
+    Err(NotStarted::usage(LaunchError::Conflict { option, needs: needs.to_owned() }))
+}
+
 /// Resolves the run, and prints the warnings.
 fn load(args: &RunArgs, invocation: &Invocation, home: &Home) -> Result<RunSpec, NotStarted> {
     let loaded = config::load(invocation, home).map_err(|error| {
         if is_usage(&error) { NotStarted::usage(error) } else { NotStarted::error(error) }
     })?;
+    if !loaded.obstacles.is_empty() && !args.yes && !args.dry_run {
+        return Err(NotStarted::NotReady(NotReady(loaded.obstacles)));
+    }
     if !args.quiet {
-        for warning in &loaded.warnings {
+        for warning in loaded.warnings.iter().chain(&loaded.obstacles) {
             report::eprintln(&format!("{WARN}warning:{WARN:#} {warning}"));
         }
     }
@@ -130,7 +163,7 @@ fn load(args: &RunArgs, invocation: &Invocation, home: &Home) -> Result<RunSpec,
     if spec.backend == BackendChoice::Host && !args.tty {
         spec.terminal = Terminal::None; // the command uses the caller's terminal directly
     }
-    if invocation.command == MainCommand::Agent && spec.agent.is_none() {
+    if invocation.command.is_agent() && spec.agent_spec().is_none() {
         return Err(LaunchError::NoCommand.into());
     }
     if spec.agent.is_some() {
@@ -141,6 +174,16 @@ fn load(args: &RunArgs, invocation: &Invocation, home: &Home) -> Result<RunSpec,
         spec.stdin = Stdin::Null;
     }
     Ok(spec)
+}
+
+/// An image that the chosen backend does not use was probably meant to be used.
+fn warn_of_image(args: &RunArgs, backend: BackendName) {
+    if args.names_image() && !backend.features().needs_image() {
+        report::eprintln(&format!(
+            "{WARN}warning:{WARN:#} --image has no effect on the {backend} backend, which uses the host's programs"
+        ));
+        report::hint(Hint::ImageNeedsEngine);
+    }
 }
 
 /// Runs the command under this process, and waits for it.
@@ -155,8 +198,10 @@ fn run_in_foreground(
         prepared.skipped_backends().iter().for_each(report::skipped_backend);
     }
     let verbose = !args.quiet && !args.json && std::io::stderr().is_terminal();
-    let mut announcer = Announcer { verbose, warn: !args.quiet };
-    let launched = launch(home, prepared, streams, &mut announcer);
+    let waived = spec.waivers.iter().map(|waiver| waiver.clause).collect();
+    let applies_at_end = prepared.plan.applies_at_end();
+    let mut announcer = Announcer { verbose, warn: !args.quiet, waived, applies_at_end };
+    let launched = launch(home, prepared, streams, Close::InBackground, &mut announcer);
     mark(Phase::Close);
     timings::print();
     Ok(finish(args, &spec, &launched?, verbose))
@@ -179,6 +224,7 @@ fn is_usage(error: &ConfigError) -> bool {
         error,
         ConfigError::Flag(_)
             | ConfigError::ForAgents { .. }
+            | ConfigError::NotInTerminal { .. }
             | ConfigError::Resolve(ResolveError::NoCommand)
     )
 }
@@ -209,6 +255,31 @@ fn streams(args: &RunArgs, spec: &RunSpec) -> std::io::Result<Streams> {
 struct Announcer {
     verbose: bool,
     warn: bool,
+    waived: Vec<Clause>,
+    /// The workspace is sent, and changes with the end of the run.
+    applies_at_end: bool,
+}
+
+/// The clauses that are not enforced although this kind of run usually has them: the waived ones, and those that every
+/// run should have. What a setting decides, such as a writable workspace, is not repeated at every start.
+fn unusual(posture: &Posture, waived: &[Clause]) -> Option<String> {
+    let names = |of: &dyn Fn(Clause, &Enforcement) -> bool| {
+        let found = posture.not_enforced().filter(|(clause, enforcement)| of(*clause, enforcement));
+        found.map(|(clause, _)| clause.to_string()).collect::<Vec<_>>()
+    };
+    let is_waived = |clause: Clause, _: &Enforcement| waived.contains(&clause);
+    let is_expected = |clause: Clause| clause.required() == Required::Always;
+    let status = |wanted: &'static str| {
+        names(&move |clause, enforcement| {
+            !waived.contains(&clause) && is_expected(clause) && enforcement.status() == wanted
+        })
+    };
+    let parts =
+        [("waived", names(&is_waived)), ("weaker", status("weaker")), ("absent", status("absent"))];
+    let parts = parts.into_iter().filter(|(_, names)| !names.is_empty());
+    let parts: Vec<String> =
+        parts.map(|(what, names)| format!("{what}: {}", names.join(", "))).collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 impl Observer for Announcer {
@@ -216,15 +287,13 @@ impl Observer for Announcer {
         if !self.verbose {
             return;
         }
-        let weaker: Vec<String> = posture
-            .not_enforced()
-            .filter(|(_, enforcement)| enforcement.status() == "weaker")
-            .map(|(clause, _)| clause.to_string())
-            .collect();
         let mut line =
             format!("{DIM}belljar {}{DIM:#} {BOLD}{backend}{BOLD:#}, attested", run.tail());
-        if !weaker.is_empty() {
-            line.push_str(&format!("; weaker: {}", report::listed(&weaker, 40)));
+        if let Some(unusual) = unusual(posture, &self.waived) {
+            line.push_str(&format!("; {unusual}"));
+        }
+        if self.applies_at_end {
+            line.push_str("; changes to the workspace are applied when the run ends");
         }
         report::eprintln(&format!("{line}\r")); // the caller's terminal may be in raw mode already
     }
@@ -269,18 +338,17 @@ fn finish(args: &RunArgs, spec: &RunSpec, outcome: &Outcome, verbose: bool) -> i
     if let Some(failure) = &outcome.failure
         && !args.json
     {
-        explain_failure(failure, spec);
+        explain_failure(failure, outcome.backend, spec);
+    }
+    // The last line of a terminal says that it was stopped.
+    let is_said = verbose && outcome.reason == StopReason::Stopped;
+    if let Some(line) = end_line::of_command(outcome, &spec.limits).filter(|_| !is_said) {
+        report::eprintln(&format!("{WARN}belljar:{WARN:#} {line}"));
     }
     if let Some(detail) = &outcome.detail
         && !args.json
     {
         report::eprintln(&format!("{WARN}error:{WARN:#} belljar stopped the run: {detail}"));
-    }
-    if outcome.unanchored {
-        report::eprintln(&format!(
-            "{WARN}warning:{WARN:#} the run is recorded, but not in the ledger; \
-             to add it: belljar reconcile"
-        ));
     }
     if let Some(leak) = &outcome.leak {
         report::eprintln(&format!("{WARN}warning:{WARN:#} the run left something behind: {leak}"));
@@ -300,6 +368,7 @@ fn finish(args: &RunArgs, spec: &RunSpec, outcome: &Outcome, verbose: bool) -> i
         changes::print_summary(outcome);
     }
     if !args.quiet && !args.json {
+        changes::print_applied(outcome, verbose);
         changes::print_autorun_files(outcome);
         control_files::print_new(outcome);
     }
@@ -327,33 +396,8 @@ fn to_text(outcome: &Outcome) -> String {
     }
 }
 
-/// Explains exit codes 126 and 127, and suggests the mount that adds a program of the host.
-fn explain_failure(failure: &ExecFailure, spec: &RunSpec) {
-    let name = spec.command.first().map(ToString::to_string).unwrap_or_default();
-    report::not_executed(&name, failure);
-    if !matches!(failure, ExecFailure::NotFound) || spec.rootfs != Rootfs::Host {
-        return;
-    }
-    let Some(found) = on_host_path(&name) else { return };
-    let hint = match found.parent().and_then(|bin| bin.parent()) {
-        Some(prefix) if found.parent().is_some_and(|bin| bin.ends_with("bin")) => {
-            format!(
-                "the host has it at {}; to mount it: --tool {}",
-                found.display(),
-                prefix.display()
-            )
-        }
-        _ => format!("the host has it at {0}; to mount it: -v {0}:{0}", found.display()),
-    };
-    report::eprintln(&format!("{BOLD}hint:{BOLD:#}  {hint}"));
-}
-
-fn on_host_path(name: &str) -> Option<std::path::PathBuf> {
-    if name.contains('/') {
-        return None;
-    }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|directory| directory.join(name))
-        .find(|candidate| candidate.is_file())
+/// Explains exit codes 126 and 127.
+pub(super) fn explain_failure(failure: &ExecFailure, backend: BackendName, spec: &RunSpec) {
+    let programs = Programs::of(Some(backend), spec);
+    not_found::explain(failure, programs, &spec.command, Mounts::OfNextRun);
 }

@@ -10,12 +10,18 @@ use clap::Parser;
 
 use super::exec::not_started;
 use super::follow::{Keyboard, Role, follow};
+use super::not_found::Programs;
 use super::{CommandResult, exit_code, find_live, in_runtime, open_home, terminal};
 use crate::cli::{Arguments, ShellArgs, Verb};
 use crate::report;
 
-/// The program in the host's `$SHELL` may not exist inside.
-const SHELL: [&str; 3] = ["sh", "-c", "if command -v bash >/dev/null; then exec bash; fi; exec sh"];
+/// The shell of the user inside. In a sandbox of an older version the variable names a plain one.
+const SHELL: [&str; 3] = [
+    "sh",
+    "-c",
+    "if test -x \"$SHELL\" && test \"$SHELL\" != /bin/sh; then exec \"$SHELL\"; fi; \
+     if command -v bash >/dev/null; then exec bash; fi; exec sh",
+];
 
 pub(crate) fn run(args: &ShellArgs) -> i32 {
     exit_code(act(args))
@@ -52,7 +58,7 @@ fn act(args: &ShellArgs) -> CommandResult {
         };
         match exec.spawn().await {
             Ok(running) => Ok(follow(running, Role::Owner, keyboard).await?.code()),
-            Err(error) => not_started(error, "sh".as_ref()),
+            Err(error) => not_started(error, &["sh".into()], Programs::OfImage),
         }
     })
 }

@@ -1,17 +1,22 @@
 //! `belljar show`: prints one run on a page.
 
+use std::collections::BTreeSet;
+
 use belljar::home::Home;
 use belljar::lineage::{Lineage, lineage};
+use belljar::network::{ListChange, network_report};
 use belljar::spec::egress::{EgressSpec, Reach};
 use belljar::spec::text::escape;
 use belljar::spec::{
-    HumanDuration, Limits, Mount, OsText, PlannedImage, RunSpec, Size, SkippedBackend, Usage,
+    HumanDuration, Limits, Mount, OsText, PlannedImage, RunSpec, SHELL_VARIABLE, Size,
+    SkippedBackend, Usage,
 };
-use belljar::store::{self, RunInfo};
+use belljar::store::RunInfo;
 
 use super::run_file::{self, RunFile};
 use super::{
-    CommandResult, changes, control_files, exit_code, open_home, ps, show_agent, time_format,
+    CommandResult, changes, control_files, exit_code, find_or_newest, open_home, ps, show_agent,
+    time_format,
 };
 use crate::cli::ShowArgs;
 use crate::report::{self, BOLD, DIM, GOOD, WARN, folded};
@@ -25,7 +30,7 @@ pub(crate) fn run(args: &ShowArgs) -> i32 {
 
 fn act(args: &ShowArgs) -> CommandResult {
     let home = open_home()?;
-    let run = store::find(&home, &args.run)?;
+    let run = find_or_newest(&home, args.run.as_deref())?;
     if args.json {
         let record = run_file::read_value(&home, &run.id).ok();
         let directory = OsText::from(home.run_dir(&run.id));
@@ -40,6 +45,8 @@ fn act(args: &ShowArgs) -> CommandResult {
         let report = file.as_ref().and_then(|file| file.outcome.as_ref()?.workspace.as_ref());
         let new_control_files = report.map(super::result::names_inside).unwrap_or_default();
         shown["new_control_files"] = serde_json::json!(new_control_files);
+        let changes = file.map(|file| network_changes(&home, &run, &file.spec));
+        shown["network_changes"] = serde_json::json!(changes.unwrap_or_default());
         report::json(&shown)?;
         return Ok(0);
     }
@@ -100,6 +107,8 @@ fn page(home: &Home, run: &RunInfo, file: Option<&RunFile>, line: Option<&Lineag
     }
     if let Some(work) = work {
         show_agent::settings(&mut page, work);
+        let login = file.and_then(|file| belljar::login::status(&file.spec));
+        page.rows("login", login.map(|login| folded(&login.text, INDENT)));
     }
     if let Some(line) = line {
         show_agent::ancestry(&mut page, line);
@@ -117,10 +126,15 @@ fn page(home: &Home, run: &RunInfo, file: Option<&RunFile>, line: Option<&Lineag
         let step = |step: &SkippedBackend| folded(&escape(step.to_string().as_bytes()), INDENT);
         page.rows("skipped", file.skipped_backends.iter().map(step));
         settings(&mut page, &file.spec);
+        let changes = network_changes(home, run, &file.spec);
+        page.rows("changed", changes.iter().flat_map(network_change));
         posture(&mut page, file);
     }
     let workspace = detail.and_then(|outcome| outcome.workspace.as_ref());
     if let Some(report) = workspace {
+        let applied = report.applied.as_ref();
+        let applied = applied.and_then(|applied| changes::applied_line(applied, run.id.tail()));
+        page.rows("workspace", applied.iter().map(|line| folded(line, INDENT)));
         page.rows("runs later", changes::autorun_lines(report, INDENT));
         page.rows("new control", control_files::lines(report));
         let quarantine = home.run_dir(&run.id).join("quarantine");
@@ -174,7 +188,10 @@ fn settings(page: &mut Page, spec: &RunSpec) {
     page.rows("mounts", mounts.chain(tmpfs).chain(tools));
     page.rows("network", network(spec));
     page.row("limits", &folded(&limits(&spec.limits), INDENT));
-    let names: Vec<String> = spec.env.keys().map(|name| escape(name.as_bytes())).collect();
+    // The spec of an older run has the shell among its variables; every run has it.
+    let names = spec.env.keys().map(|name| escape(name.as_bytes()));
+    let names: BTreeSet<String> = names.chain([SHELL_VARIABLE.to_owned()]).collect();
+    let names: Vec<String> = names.into_iter().collect();
     page.row("variables", &folded(&names.join(" "), INDENT));
     let labels = spec.labels.iter().map(|(key, value)| escape(format!("{key}={value}").as_bytes()));
     page.rows("labels", labels);
@@ -218,6 +235,25 @@ fn network(spec: &RunSpec) -> Vec<String> {
         format!("publish {} at {outside}", published.port)
     }));
     lines
+}
+
+/// Of the list that the run began with; only a run with network access has any.
+fn network_changes(home: &Home, run: &RunInfo, spec: &RunSpec) -> Vec<ListChange> {
+    if !spec.has_network_access() {
+        return Vec::new();
+    }
+    network_report(home, &run.id).map(|report| report.changes).unwrap_or_default()
+}
+
+fn network_change(change: &ListChange) -> Vec<String> {
+    let (added, removed) = change.differences();
+    let all = added.into_iter().map(|entry| ("allowed", entry));
+    let lines = all.chain(removed.into_iter().map(|entry| ("removed", entry)));
+    let time = escape(change.time.as_bytes());
+    let line = |(verb, entry): (&str, String)| {
+        folded(&escape(format!("network, {time}: {verb} {entry}").as_bytes()), INDENT)
+    };
+    lines.map(line).collect()
 }
 
 /// Counts the enforced clauses, and explains the others.

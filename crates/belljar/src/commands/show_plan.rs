@@ -1,7 +1,9 @@
 //! `run --dry-run`: prints the plan as text or JSON.
 
 use belljar::run::DryRun;
-use belljar::spec::{Access, EXIT_NOT_STARTED, MountKind, OsText, PlannedMount, Presence, Source};
+use belljar::spec::{
+    Access, EXIT_NOT_STARTED, MountKind, OsText, PLAIN_SHELL, PlannedMount, Presence, Source,
+};
 
 use super::{agent_summary, show};
 use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN};
@@ -56,6 +58,15 @@ fn to_text(dry_run: &DryRun) -> String {
     line(format!("{BOLD}workdir{BOLD:#}   {}", plan.command.workdir));
     let user = plan.identity.inside;
     line(format!("{BOLD}user{BOLD:#}      {}:{} inside", user.uid, user.gid));
+    let shell = match (&plan.shell, &plan.image) {
+        (None, Some(_)) => "bash, if the image has it, else /bin/sh",
+        (shell, _) => shell.as_deref().unwrap_or(PLAIN_SHELL),
+    };
+    line(format!("{BOLD}shell{BOLD:#}     {shell}"));
+    if let Some(author) = &dry_run.git_identity {
+        let author = belljar::spec::text::escape(author.to_string().as_bytes());
+        line(format!("{BOLD}git{BOLD:#}       commits by {author}"));
+    }
     line(format!("{BOLD}plan{BOLD:#}      {DIM}{}{DIM:#}", dry_run.plan_hash));
     line(format!("\n{BOLD}mounts{BOLD:#}"));
     for mount in &plan.mounts {
@@ -125,7 +136,8 @@ fn mount_line(mount: &PlannedMount, layered: &[OsText]) -> String {
         MountKind::Sent { source, access, size } => {
             let back = match access {
                 Access::ReadOnly => "not brought back",
-                Access::Layered | Access::Writable => "brought back at the end",
+                Access::Layered => "brought back at the end",
+                Access::Writable => "brought back and applied at the end",
             };
             let size = belljar::spec::Size(*size);
             format!("sent {target} from {source} ({back}; at most {size}, in memory)")

@@ -12,7 +12,8 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::task::JoinSet;
 
 use super::{
-    CommandResult, EXIT_INCOMPLETE, exit_code, in_runtime, open_home, reconcile_first, run_file,
+    CommandResult, EXIT_INCOMPLETE, ended_run, exit_code_json, failed_run, in_runtime, named,
+    open_home, reconcile_first, run_file,
 };
 use crate::cli::StopArgs;
 use crate::report::{self, WARN};
@@ -32,30 +33,41 @@ enum StopError {
 }
 
 pub(crate) fn run(args: &StopArgs) -> i32 {
-    exit_code(act(args))
+    exit_code_json(act(args), args.json)
 }
 
 fn act(args: &StopArgs) -> CommandResult {
     let home = open_home()?;
-    let found = args.runs.iter().map(|query| store::find(&home, query));
-    let found = found.collect::<Result<Vec<RunInfo>, _>>()?;
+    let found = args.runs.iter().map(|query| Ok((query.clone(), store::find(&home, query)?)));
+    let found = found.collect::<Result<Vec<(String, RunInfo)>, store::FindError>>()?;
     in_runtime(async {
         let mut stopping = JoinSet::new();
-        for run in found {
+        for (query, run) in found {
             let (home, grace) = (home.clone(), args.timeout.map(Duration::from));
-            stopping.spawn(async move { (run.id, stop(&home, &run, grace).await) });
+            stopping.spawn(async move {
+                let stopped = stop(&home, &run, grace).await;
+                (query, run, stopped)
+            });
         }
-        let mut code = 0;
+        let (mut code, mut objects) = (0, Vec::new());
         while let Some(stopped) = stopping.join_next().await {
-            let (run, done) = stopped?;
+            let (query, run, done) = stopped?;
             match done {
-                Ok(()) if args.quiet => {}
-                Ok(()) => report::out(&format!("{run}\n")),
+                Ok(()) if args.json => {
+                    objects.push(ended_run(&query, &store::find(&home, run.id.as_str())?));
+                }
+                Ok(()) if args.quiet => report::out(&format!("{}\n", run.id)),
+                Ok(()) if run.is_live() => report::out(&format!("{} stopped\n", named(&run))),
+                Ok(()) => report::out(&format!("{} had already ended\n", named(&run))),
                 Err(error) => {
                     report::failure(error.as_ref());
+                    objects.push(failed_run(&query, error.as_ref()));
                     code = EXIT_INCOMPLETE;
                 }
             }
+        }
+        if args.json {
+            report::json(&objects)?;
         }
         Ok(code)
     })

@@ -1,4 +1,4 @@
-//! The caller's terminal: its size, its raw mode, and its hang-up.
+//! The caller's terminal: its size, and its hang-up.
 
 use std::io::IsTerminal;
 
@@ -6,7 +6,7 @@ use belljar::spec::wire::control::WindowSize;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::stdio::stdin;
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use rustix::termios::tcgetwinsize;
 use tokio::sync::oneshot;
 
 /// Whether the command gets a terminal: by flag, or because stdin and stdout are terminals.
@@ -42,30 +42,4 @@ pub(super) fn watch() -> Option<oneshot::Receiver<()>> {
         let _ = sender.send(()); // the receiver may be gone
     });
     Some(receiver)
-}
-
-/// Puts standard input into raw mode, and restores it on drop.
-#[derive(Debug)]
-pub(super) struct RawTerminal {
-    before: Option<Termios>,
-}
-
-impl RawTerminal {
-    pub(super) fn enter() -> Self {
-        let before = tcgetattr(stdin()).ok();
-        if let Some(before) = &before {
-            let mut raw = before.clone();
-            raw.make_raw();
-            let _ = tcsetattr(stdin(), OptionalActions::Drain, &raw);
-        }
-        Self { before }
-    }
-}
-
-impl Drop for RawTerminal {
-    fn drop(&mut self) {
-        if let Some(before) = &self.before {
-            let _ = tcsetattr(stdin(), OptionalActions::Drain, before);
-        }
-    }
 }

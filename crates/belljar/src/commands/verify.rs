@@ -2,11 +2,11 @@
 
 use belljar::home::Home;
 use belljar::ledger::{Ledger, LedgerError};
-use belljar::record::{HomeKey, KeyError, Life, Report, verify_recorded};
+use belljar::record::{HomeKey, KeyError, LogState, Report, verify_recorded};
 use belljar::store::{self, RunInfo, Which};
 use serde_json::json;
 
-use super::{CommandResult, EXIT_INCOMPLETE, exit_code, open_home};
+use super::{CommandResult, EXIT_INCOMPLETE, exit_code, find_all_or_newest, open_home};
 use crate::cli::VerifyArgs;
 use crate::report::{self, BAD, GOOD};
 
@@ -19,8 +19,7 @@ fn act(args: &VerifyArgs) -> CommandResult {
     let runs = if args.all {
         store::list(&home, Which::All)?
     } else {
-        let found = args.runs.iter().map(|query| store::find(&home, query));
-        found.collect::<Result<_, _>>()?
+        find_all_or_newest(&home, &args.runs)?
     };
     let key = HomeKey::load(home.path());
     let ledger = Ledger::open_to_read(&home)?;
@@ -57,9 +56,9 @@ fn check(
     };
     let row = ledger.map(|ledger| ledger.get(&run.id)).transpose()?.flatten();
     let life = match run.life {
-        store::Life::Over => Life::Over,
+        store::Life::Over => LogState::Over,
         // The supervisor or reconcile has yet to write the record's end.
-        store::Life::Live(_) | store::Life::Unfinished => Life::Live,
+        store::Life::Live(_) | store::Life::Unfinished => LogState::Live,
     };
     Ok(verify_recorded(home, &run.id, key, row.as_ref(), life))
 }

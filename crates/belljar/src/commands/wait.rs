@@ -4,30 +4,40 @@ use std::time::Duration;
 
 use belljar::home::Home;
 use belljar::spec::{EXIT_NOT_STARTED, Exit, RunId};
-use belljar::store::{self, Life, RunInfo};
+use belljar::store::{self, Life};
 use belljar::{Client, Error};
 
-use super::{CommandResult, exit_code, in_runtime, open_home, reconcile_first};
+use super::{
+    CommandResult, ended_run, exit_code_json, find_all_or_newest, in_runtime, open_home,
+    reconcile_first,
+};
 use crate::cli::WaitArgs;
+use crate::report;
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(args: &WaitArgs) -> i32 {
-    exit_code(act(args))
+    exit_code_json(act(args), args.json)
 }
 
 /// Returns the first exit code that is not 0.
 fn act(args: &WaitArgs) -> CommandResult {
     let home = open_home()?;
-    let found = args.runs.iter().map(|query| store::find(&home, query));
-    let found = found.collect::<Result<Vec<RunInfo>, _>>()?;
+    let found = find_all_or_newest(&home, &args.runs)?;
     in_runtime(async {
-        let mut code = 0;
-        for run in found {
+        let (mut code, mut objects) = (0, Vec::new());
+        for (at, run) in found.into_iter().enumerate() {
             let ended = wait_for(&home, &run.id).await?;
             if code == 0 {
                 code = ended;
             }
+            if args.json {
+                let query = args.runs.get(at).map_or(run.id.as_str(), String::as_str);
+                objects.push(ended_run(query, &store::find(&home, run.id.as_str())?));
+            }
+        }
+        if args.json {
+            report::json(&objects)?;
         }
         Ok(code)
     })

@@ -30,9 +30,9 @@ pub(crate) enum FilterError {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Filter(Vec<(String, LevelFilter)>);
+pub(crate) struct LogFilter(Vec<(String, LevelFilter)>);
 
-impl Filter {
+impl LogFilter {
     /// Nothing would ever be logged.
     pub(crate) fn is_off(&self) -> bool {
         self.0.iter().all(|(_, level)| *level == LevelFilter::OFF)
@@ -43,7 +43,7 @@ impl Filter {
     }
 }
 
-impl FromStr for Filter {
+impl FromStr for LogFilter {
     type Err = FilterError;
 
     fn from_str(text: &str) -> Result<Self, FilterError> {
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     fn parsed(text: &str) -> Vec<(String, Level)> {
-        text.parse::<Filter>().unwrap().0
+        text.parse::<LogFilter>().unwrap().0
     }
 
     #[test]
@@ -92,7 +92,7 @@ mod tests {
             ("belljar_run::config".to_owned(), Level::DEBUG),
         ];
         assert_eq!(parsed("belljar_egress=trace, belljar_run::config=debug"), two);
-        let targets = "debug,belljar_egress=off".parse::<Filter>().unwrap().targets();
+        let targets = "debug,belljar_egress=off".parse::<LogFilter>().unwrap().targets();
         assert!(targets.would_enable("belljar_run::run", &tracing::Level::DEBUG));
         assert!(!targets.would_enable("belljar_run::run", &tracing::Level::TRACE));
         assert!(!targets.would_enable("belljar_egress::proxy", &tracing::Level::ERROR));
@@ -102,9 +102,9 @@ mod tests {
     #[test]
     fn nothing_and_off_are_off() {
         for text in ["", " ", "off", "belljar_run=off,off"] {
-            assert!(text.parse::<Filter>().unwrap().is_off(), "{text:?}");
+            assert!(text.parse::<LogFilter>().unwrap().is_off(), "{text:?}");
         }
-        assert!(!"off,belljar_run=warn".parse::<Filter>().unwrap().is_off());
+        assert!(!"off,belljar_run=warn".parse::<LogFilter>().unwrap().is_off());
     }
 
     #[test]
@@ -119,7 +119,7 @@ mod tests {
             ("=debug", "\"\" is no target"),
             ("\u{1b}[31m", "\"\\u{1b}[31m\" is no level"),
         ] {
-            let error = text.parse::<Filter>().unwrap_err().to_string();
+            let error = text.parse::<LogFilter>().unwrap_err().to_string();
             assert!(error.contains(want), "{text:?}: {error}");
         }
     }

@@ -13,7 +13,7 @@ use belljar::spec::env;
 use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::layer::SubscriberExt;
 
-use filter::{Filter, FilterError};
+use filter::{FilterError, LogFilter};
 use line::LineFormat;
 
 static STARTED: OnceLock<Instant> = OnceLock::new();
@@ -39,7 +39,7 @@ pub(crate) fn start(verbosity: u8) -> Result<(), LoggingError> {
         _ => Some("trace".to_owned()),
     };
     let Some(setting) = setting else { return Ok(()) };
-    let filter: Filter = setting.parse().map_err(LoggingError::Variable)?;
+    let filter: LogFilter = setting.parse().map_err(LoggingError::Variable)?;
     if filter.is_off() {
         return Ok(());
     }
@@ -60,7 +60,7 @@ pub(crate) fn start_in_background(mut args: impl Iterator<Item = OsString>) {
         _ => return,
     };
     let Ok(Some(setting)) = variable() else { return };
-    let Some(filter) = setting.parse::<Filter>().ok().filter(|filter| !filter.is_off()) else {
+    let Some(filter) = setting.parse::<LogFilter>().ok().filter(|filter| !filter.is_off()) else {
         return;
     };
     debug_log::enable(&setting, destination);
@@ -76,7 +76,7 @@ fn variable() -> Result<Option<String>, LoggingError> {
 }
 
 fn subscribe<W: Write + 'static>(
-    filter: Filter,
+    filter: LogFilter,
     format: LineFormat,
     writer: impl Fn() -> W + Send + Sync + 'static,
 ) {

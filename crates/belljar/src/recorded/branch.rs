@@ -115,7 +115,8 @@ impl RecordedRun {
         self.read(move |home, run| {
             let ForkOptions { from, name, allow, executable: _ } = options;
             let env = std::env::vars_os().collect();
-            let ask = Ask { kind, run: *run, from, extend: Extend::default(), allow, name };
+            let (extend, prompt) = (Extend::default(), None);
+            let ask = Ask { kind, run: *run, from, extend, allow, prompt, name };
             let resumed = prepare_resume(home, &ask, &env)?;
             let cwd = std::env::current_dir().map_err(Error::io("find the current directory"))?;
             let secrets =
@@ -129,6 +130,7 @@ impl RecordedRun {
                 secrets,
                 resumed_from: Some(Box::new(resumed.resumed_from)),
                 chosen: None,
+                ttl_ms: None,
             };
             Ok((request, resumed.lock))
         })

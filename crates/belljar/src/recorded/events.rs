@@ -9,14 +9,14 @@ use belljar_record::{EventReader, HomeKey};
 use belljar_spec::Event;
 use futures_core::Stream;
 
-use super::follow::{Following, Source};
+use super::follow::{FollowSource, Following};
 use super::{Follow, RecordedRun};
 use crate::sandbox::Error;
 
 /// Events that are read at once.
 const BATCH: usize = 64;
 
-impl Source for EventReader {
+impl FollowSource for EventReader {
     type Item = Event;
 
     fn read(&mut self) -> Result<Vec<Event>, Error> {

@@ -16,14 +16,14 @@ use crate::sandbox::Error;
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Reads items of a record. Called on a thread that may block.
-pub(super) trait Source: Send + Sized + 'static {
+pub(super) trait FollowSource: Send + Sized + 'static {
     type Item: Send + 'static;
 
     /// The next items, a bounded number of them; none if nothing more is recorded so far.
     fn read(&mut self) -> Result<Vec<Self::Item>, Error>;
 }
 
-type Batch<S> = Result<(S, Vec<<S as Source>::Item>, More), Error>;
+type Batch<S> = Result<(S, Vec<<S as FollowSource>::Item>, More), Error>;
 
 /// Whether there can be more after a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,23 +32,23 @@ enum More {
     No,
 }
 
-enum State<S: Source> {
+enum FollowState<S: FollowSource> {
     Idle(S),
     Reading(Pin<Box<dyn Future<Output = Batch<S>> + Send>>),
     Over,
 }
 
 /// Items of a record, in order.
-pub(super) struct Following<S: Source> {
+pub(super) struct Following<S: FollowSource> {
     run: RecordedRun,
     follow: Follow,
     ready: VecDeque<S::Item>,
-    state: State<S>,
+    state: FollowState<S>,
 }
 
-impl<S: Source> Following<S> {
+impl<S: FollowSource> Following<S> {
     pub(super) fn new(run: RecordedRun, follow: Follow, source: S) -> Self {
-        Self { run, follow, ready: VecDeque::new(), state: State::Idle(source) }
+        Self { run, follow, ready: VecDeque::new(), state: FollowState::Idle(source) }
     }
 
     pub(super) fn poll_next(
@@ -59,22 +59,22 @@ impl<S: Source> Following<S> {
             if let Some(item) = self.ready.pop_front() {
                 return Poll::Ready(Some(Ok(item)));
             }
-            match std::mem::replace(&mut self.state, State::Over) {
-                State::Over => return Poll::Ready(None),
-                State::Idle(source) => {
+            match std::mem::replace(&mut self.state, FollowState::Over) {
+                FollowState::Over => return Poll::Ready(None),
+                FollowState::Idle(source) => {
                     let reading = read(self.run.clone(), self.follow, source);
-                    self.state = State::Reading(Box::pin(reading));
+                    self.state = FollowState::Reading(Box::pin(reading));
                 }
-                State::Reading(mut reading) => match reading.as_mut().poll(context) {
+                FollowState::Reading(mut reading) => match reading.as_mut().poll(context) {
                     Poll::Pending => {
-                        self.state = State::Reading(reading);
+                        self.state = FollowState::Reading(reading);
                         return Poll::Pending;
                     }
                     Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(error))),
                     Poll::Ready(Ok((source, items, more))) => {
                         self.ready.extend(items);
                         if more == More::Yes {
-                            self.state = State::Idle(source);
+                            self.state = FollowState::Idle(source);
                         }
                     }
                 },
@@ -84,7 +84,7 @@ impl<S: Source> Following<S> {
 }
 
 /// Waits until there is something to return, or nothing more can come.
-async fn read<S: Source>(run: RecordedRun, follow: Follow, mut source: S) -> Batch<S> {
+async fn read<S: FollowSource>(run: RecordedRun, follow: Follow, mut source: S) -> Batch<S> {
     loop {
         let RecordedRun { home, run } = run.clone();
         let (back, items, live) = blocking(move || {

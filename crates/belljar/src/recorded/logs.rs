@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use belljar_spec::OutputStream;
 use futures_core::Stream;
 
-use super::follow::{Following, Source};
+use super::follow::{FollowSource, Following};
 use super::output::{Content, Copies, Flow, Outputs, Pieces};
 use super::{Follow, RecordedRun};
 use crate::sandbox::Error;
@@ -35,7 +35,7 @@ struct LogSource {
     outputs: Outputs,
 }
 
-impl Source for LogSource {
+impl FollowSource for LogSource {
     type Item = LogPiece;
 
     fn read(&mut self) -> Result<Vec<LogPiece>, Error> {

@@ -409,6 +409,7 @@ impl SandboxBuilder {
             secrets,
             chosen: None,
             resumed_from: None,
+            ttl_ms: None,
         };
         let launched = client.launch(request, None).await?;
         Ok((client, launched, home))

@@ -4,12 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use belljar_spec::network_list::{NetworkChange, NetworkState};
 use belljar_spec::wire::control::{
     Bond, CONTROL_MAX, CONTROL_MIN, ClientHello, ControlError, LaunchRequest, RunStatus,
     StopReport, Streams, TakenCheckpoint, ToSupervisor,
 };
 use belljar_spec::wire::{FrameKey, Mux, Side, Work};
-use belljar_spec::{BackendChoice, BackendName, Posture, RunId, SkippedBackend};
+use belljar_spec::{BackendChoice, BackendName, ExecFailure, Posture, RunId, SkippedBackend};
 use tokio::sync::oneshot;
 
 use super::connector::{Connector, Destination, Supervisors};
@@ -139,6 +140,17 @@ impl Client {
         Ok(LaunchedRun { run, backend, posture, skipped_backends, command })
     }
 
+    /// Waits until the main command of a run that was launched over this connection was executed, or could not be. Not
+    /// for a run without one: a kept sandbox, or an agent's.
+    pub async fn executed(&self) -> Result<Result<(), ExecFailure>, Error> {
+        let executed = self.link.wait(|state| match (&state.executed, &state.stopped) {
+            (Some(executed), _) => Some(Ok(executed.clone())),
+            (None, Some(_)) => Some(Ok(Ok(()))), // it has ended already
+            (None, None) => None,
+        });
+        executed.await
+    }
+
     /// Prepares a command in the sandbox.
     pub fn exec<A: Into<std::ffi::OsString>>(&self, argv: impl IntoIterator<Item = A>) -> Exec {
         Exec::new(&self.link, argv.into_iter().map(Into::into).collect())
@@ -158,12 +170,51 @@ impl Client {
     }
 
     pub async fn status(&self) -> Result<RunStatus, Error> {
+        self.ask_status(&ToSupervisor::Status).await
+    }
+
+    /// Gives a kept sandbox another time to live, from now on; `None`: until it is stopped.
+    pub async fn renew(&self, ttl: Option<Duration>) -> Result<RunStatus, Error> {
+        let ttl_ms = ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+        self.ask_status(&ToSupervisor::Renew { ttl_ms }).await
+    }
+
+    /// Sends a request whose answer is the run's status.
+    async fn ask_status(&self, request: &ToSupervisor) -> Result<RunStatus, Error> {
         let (sender, answer) = oneshot::channel();
         {
             let mut state = self.link.lock();
             state.check()?;
-            state.mux.send(&ToSupervisor::Status).map_err(link::wire)?;
+            state.mux.send(request).map_err(link::wire)?;
             state.asked.push_back(sender);
+        }
+        self.link.flush();
+        match answer.await {
+            Ok(answer) => answer.map_err(Error::from),
+            Err(_) => {
+                let lost = self.link.lock().check();
+                Err(lost.err().unwrap_or(Error::lost("it did not respond")))
+            }
+        }
+    }
+
+    /// What the run may reach now.
+    pub async fn network(&self) -> Result<NetworkState, Error> {
+        self.ask_network(None).await
+    }
+
+    /// See [`super::Sandbox::set_network`].
+    pub async fn change_network(&self, change: NetworkChange) -> Result<NetworkState, Error> {
+        self.ask_network(Some(change)).await
+    }
+
+    async fn ask_network(&self, change: Option<NetworkChange>) -> Result<NetworkState, Error> {
+        let (sender, answer) = oneshot::channel();
+        {
+            let mut state = self.link.lock();
+            state.check()?;
+            state.mux.send(&ToSupervisor::Network { change }).map_err(link::wire)?;
+            state.networks.push_back(sender);
         }
         self.link.flush();
         match answer.await {

@@ -2,22 +2,18 @@
 
 use std::fmt;
 use std::future::Future;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::Stdio;
 
+use belljar_run::socket_path::SocketPath;
 use belljar_spec::RunId;
-use rustix::fs::{Mode, OFlags};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
 use super::error::Error;
 use super::locate;
-
-/// Longest path of a socket address, with the terminating NUL.
-const MAX_ADDRESS: usize = 108;
 
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -146,16 +142,8 @@ async fn connect_live(home: &Path, run: &RunId) -> Result<Connection, Error> {
 
 /// The address of a socket holds 107 bytes, and a home can be deeper than that.
 async fn connect_to(path: &Path) -> std::io::Result<UnixStream> {
-    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-        return UnixStream::connect(path).await;
-    };
-    if path.as_os_str().len() < MAX_ADDRESS {
-        return UnixStream::connect(path).await;
-    }
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
-    let short = format!("/proc/self/fd/{}", directory.as_raw_fd());
-    UnixStream::connect(Path::new(&short).join(name)).await
+    let short = SocketPath::new(path)?;
+    UnixStream::connect(short.as_path()).await
 }
 
 /// Variables that the supervisor needs to find the home and the engines.

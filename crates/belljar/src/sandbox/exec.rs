@@ -15,7 +15,7 @@ use super::running::Running;
 use super::task::Source;
 
 #[derive(Debug)]
-enum Input {
+enum ExecInput {
     None,
     Whole(Vec<u8>),
     Streamed,
@@ -28,7 +28,7 @@ pub struct Exec {
     work: Work,
     env: Vec<(String, Option<OsText>)>,
     workdir: Option<OsText>,
-    input: Input,
+    input: ExecInput,
     terminal: Option<WindowSize>,
     timeout: Option<Duration>,
     limit: usize,
@@ -47,7 +47,7 @@ impl Exec {
             work,
             env: Vec::new(),
             workdir: None,
-            input: Input::None,
+            input: ExecInput::None,
             terminal: None,
             timeout: None,
             limit: DEFAULT_OUTPUT_LIMIT,
@@ -66,7 +66,7 @@ impl Exec {
         self
     }
 
-    /// The working directory. The default is the sandbox's.
+    /// The working directory: absolute, or relative to the sandbox's, which is the default.
     pub fn workdir(mut self, path: impl Into<OsString>) -> Self {
         self.workdir = Some(path.into().into());
         self
@@ -74,13 +74,13 @@ impl Exec {
 
     /// The complete standard input. The default is none.
     pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Self {
-        self.input = Input::Whole(bytes.into());
+        self.input = ExecInput::Whole(bytes.into());
         self
     }
 
     /// Standard input is written to [`Running::stdin`].
     pub fn stdin_stream(mut self) -> Self {
-        self.input = Input::Streamed;
+        self.input = ExecInput::Streamed;
         self
     }
 
@@ -119,12 +119,12 @@ impl Exec {
     pub async fn spawn(self) -> Result<Running, Error> {
         let streams = match (self.terminal, &self.input) {
             (Some(size), _) => Streams::Terminal(size),
-            (None, Input::None) => Streams::Output,
-            (None, Input::Whole(_) | Input::Streamed) => Streams::InputAndOutput,
+            (None, ExecInput::None) => Streams::Output,
+            (None, ExecInput::Whole(_) | ExecInput::Streamed) => Streams::InputAndOutput,
         };
         let feed = match self.input {
-            Input::Whole(bytes) => Some(bytes),
-            Input::None | Input::Streamed => None,
+            ExecInput::Whole(bytes) => Some(bytes),
+            ExecInput::None | ExecInput::Streamed => None,
         };
         let program = match &self.work {
             Work::Program { argv } => argv.first().cloned().unwrap_or_default(),

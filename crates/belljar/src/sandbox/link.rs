@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use belljar_spec::network_list::NetworkState;
 use belljar_spec::wire::control::{
     ControlError, FromSupervisor, LaunchRefusal, RunStatus, StopReport, Streams, TakenCheckpoint,
-    TaskStreams, ToSupervisor,
+    TaskStreams, ToSupervisor, frame_version,
 };
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{Arrival, Mux, WireError};
-use belljar_spec::{BackendName, Posture, RunId, SkippedBackend};
+use belljar_spec::{BackendName, ExecFailure, Posture, RunId, SkippedBackend};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, oneshot};
 
@@ -47,8 +48,12 @@ pub(super) struct State {
     next_task: u32,
     pub(super) greeting: Option<Greeting>,
     pub(super) launch: Option<Result<Launched, LaunchRefusal>>,
+    /// Whether the run's main command was executed.
+    pub(super) executed: Option<Result<(), ExecFailure>>,
     /// Pending status requests, in order: a cancelled one must not take the response of another.
     pub(super) asked: VecDeque<oneshot::Sender<Result<RunStatus, ControlError>>>,
+    /// Requests about the network access, in order.
+    pub(super) networks: VecDeque<oneshot::Sender<Result<NetworkState, ControlError>>>,
     /// Checkpoints that were requested, in order.
     pub(super) checkpoints: VecDeque<oneshot::Sender<Result<TakenCheckpoint, ControlError>>>,
     /// The refusal of a request that belongs to no task.
@@ -77,7 +82,9 @@ impl Link {
             next_task: 1,
             greeting: None,
             launch: None,
+            executed: None,
             asked: VecDeque::new(),
+            networks: VecDeque::new(),
             checkpoints: VecDeque::new(),
             refusal: None,
             stopped: None,
@@ -202,6 +209,7 @@ impl Link {
         let mut state = self.lock();
         state.lost = Some(why);
         state.asked.clear();
+        state.networks.clear();
         state.checkpoints.clear();
         state.tasks.values_mut().for_each(Task::wake);
         state.wakers.drain(..).for_each(Waker::wake);
@@ -314,7 +322,8 @@ impl State {
 
     fn accept_message(&mut self, message: FromSupervisor) {
         match message {
-            FromSupervisor::Hello { version: _, build, run } => {
+            FromSupervisor::Hello { version, build, run } => {
+                self.mux.use_version(frame_version(version));
                 self.greeting = Some(Greeting { build, run });
             }
             FromSupervisor::Launched { run, backend, posture, skipped_backends, .. } => {
@@ -329,18 +338,42 @@ impl State {
                     opened.iter().for_each(|(stream, _)| self.mux.forget(*stream));
                 }
             }
-            FromSupervisor::TaskStarted { task, exec: _ } => self.turn(task, Phase::Running),
-            FromSupervisor::TaskFailed { task, failure } => self.turn(task, Phase::Failed(failure)),
+            FromSupervisor::TaskStarted { task, exec } => {
+                if task == 0 {
+                    self.executed = Some(Ok(()));
+                }
+                if let Some(known) = self.tasks.get_mut(&task) {
+                    known.exec = Some(exec);
+                }
+                self.turn(task, Phase::Running);
+            }
+            FromSupervisor::TaskFailed { task, failure } => {
+                if task == 0 {
+                    self.executed = Some(Err(failure.clone()));
+                }
+                self.turn(task, Phase::Failed(failure));
+            }
             FromSupervisor::TaskRefused { task, error } => self.turn(task, Phase::Refused(error)),
             FromSupervisor::TaskEnded { task, exit } => self.turn(task, Phase::Exited(exit)),
             FromSupervisor::Status(status) => {
-                let asked = self.asked.pop_front();
-                asked.map(|asked| asked.send(Ok(*status)));
+                if let Some(asked) = self.asked.pop_front() {
+                    drop(asked.send(Ok(*status)));
+                }
             }
             FromSupervisor::Refused(error) => match self.asked.pop_front() {
                 Some(asked) => drop(asked.send(Err(error))),
                 None => self.refusal = Some(error),
             },
+            FromSupervisor::Network(network) => {
+                if let Some(asked) = self.networks.pop_front() {
+                    drop(asked.send(Ok(*network))); // whoever asked may be gone
+                }
+            }
+            FromSupervisor::NetworkRefused(error) => {
+                if let Some(asked) = self.networks.pop_front() {
+                    drop(asked.send(Err(error)));
+                }
+            }
             FromSupervisor::CheckpointTaken(taken) => {
                 let asked = self.checkpoints.pop_front();
                 asked.map(|asked| asked.send(Ok(taken)));
@@ -350,6 +383,7 @@ impl State {
                 asked.map(|asked| asked.send(Err(error)));
             }
             FromSupervisor::Stopped(report) => {
+                self.networks.clear();
                 self.checkpoints.clear();
                 self.stopped = Some(*report);
                 self.tasks.values_mut().for_each(Task::wake);

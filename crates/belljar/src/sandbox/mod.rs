@@ -23,6 +23,7 @@ mod task;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use belljar_spec::network_list::{NetworkChange, NetworkState};
 use belljar_spec::wire::control::{LaunchRequest, RunStatus, StopReport};
 use belljar_spec::{BackendName, OsText, Posture, RunId, SkippedBackend};
 
@@ -31,15 +32,17 @@ use crate::recorded::{
 };
 
 pub use backends::{BackendFacts, Unavailable, available_backends};
+pub use belljar_spec::wire::ReadOnlyFiles;
 pub use belljar_workspace::transfer::{CopyError, CopyLimits, CopyReport};
 pub use builder::{RunOutput, SandboxBuilder};
 pub use client::{Client, LaunchedRun};
 pub use connector::{BoxFuture, Connection, Connector, Destination, Supervisors, Transport};
+pub use copy::{CopyRules, CopySource, ExistingDirectory, HostTarget, MissingParents};
 pub use error::Error;
 pub use exec::Exec;
 pub use files::{DEFAULT_FILE_LIMIT, DirEntry, FileError, FileInfo, FileKind};
 pub use locate::find_executable;
-pub use output::{DEFAULT_OUTPUT_LIMIT, Omitted, Output};
+pub use output::{Collected, DEFAULT_OUTPUT_LIMIT, Omitted, Output};
 pub use running::{Input, Reader, Running};
 pub use secret::Secret;
 pub use task::{Chunk, Source};
@@ -206,6 +209,29 @@ impl Sandbox {
         self.record().discard().await
     }
 
+    /// What the sandbox may reach now.
+    pub async fn network(&self) -> Result<NetworkState, Error> {
+        self.client.network().await
+    }
+
+    /// Replaces what the sandbox may reach by these rules, written as in `network.allow`; none closes all of it. When
+    /// this returns, the new list is in force: connections to hosts that it does not have are closed, and none can be
+    /// made. Widening is bound by the administrator's ceiling. Secrets stay with their hosts, and no other host gets one.
+    ///
+    /// Refused for a sandbox that was started without any host ([`crate::SandboxBuilder::allow_host`]): it has no proxy.
+    pub async fn set_network<R: Into<String>>(
+        &self,
+        rules: impl IntoIterator<Item = R>,
+    ) -> Result<NetworkState, Error> {
+        let set = Some(rules.into_iter().map(Into::into).collect());
+        self.change_network(NetworkChange { set, ..NetworkChange::default() }).await
+    }
+
+    /// Adds and removes hosts; see [`Sandbox::set_network`].
+    pub async fn change_network(&self, change: NetworkChange) -> Result<NetworkState, Error> {
+        self.client.change_network(change).await
+    }
+
     /// Keeps the present state of the run's overlay trees and of its home directory, so that [`Sandbox::fork`] can
     /// start from it. Refused while a command runs; a process that a command left in the background may still write,
     /// which [`Checkpoint::report`] counts. The newest 32 are kept, in half of the run's disk limit.
@@ -327,11 +353,52 @@ impl Client {
         target: PathBuf,
         limits: CopyLimits,
     ) -> Result<CopyReport, Error> {
-        copy::copy_out(|work| self.work(work), inside, target, limits).await
+        self.copy_out_by(inside, target.into(), limits, ReadOnlyFiles::Replace).await
+    }
+
+    /// As [`Client::copy_out`]; `read_only` decides about a file on the host that nobody may write.
+    pub async fn copy_out_by(
+        &self,
+        inside: OsText,
+        target: HostTarget,
+        limits: CopyLimits,
+        read_only: ReadOnlyFiles,
+    ) -> Result<CopyReport, Error> {
+        copy::copy_out(|work| self.work(work), inside, target, limits, read_only).await
     }
 
     /// See [`Sandbox::copy_in`].
     pub async fn copy_in(&self, source: PathBuf, inside: OsText) -> Result<CopyReport, Error> {
-        copy::copy_in(|work| self.work(work), source, inside).await
+        self.copy_in_by(CopySource::Path(source), inside, CopyRules::default()).await
+    }
+
+    /// Copies the source to `inside`, which is a directory if it has a slash at its end, or if the rules say that an
+    /// existing one is.
+    pub async fn copy_in_by(
+        &self,
+        source: CopySource,
+        inside: OsText,
+        rules: CopyRules,
+    ) -> Result<CopyReport, Error> {
+        let mut target = copy::target_inside(&source, inside.clone())?;
+        if rules.existing == ExistingDirectory::Parent
+            && target == inside
+            && self.is_directory(&target).await?
+        {
+            target = copy::below(&source, &target)?;
+        }
+        if rules.parents == MissingParents::Make {
+            self.make_parents(target.as_path()).await?;
+        }
+        copy::copy_in(|work| self.work(work), source, target, rules.read_only).await
+    }
+
+    /// Whether the path is a directory, or a link to one.
+    async fn is_directory(&self, path: &OsText) -> Result<bool, Error> {
+        match self.metadata(&path.as_path().join(".")).await {
+            Ok(found) => Ok(found.is_some_and(|found| found.kind == FileKind::Directory)),
+            Err(Error::File(_)) => Ok(false), // such as a file, which has nothing in it
+            Err(error) => Err(error),
+        }
     }
 }

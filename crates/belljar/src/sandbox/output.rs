@@ -53,8 +53,8 @@ fn text(bytes: &[u8], omitted: u64) -> String {
     format!("{head}\n[{omitted} bytes are left out here]\n{tail}")
 }
 
-/// Collects one stream.
-pub(crate) struct Collected {
+/// Collects one stream: its head and its tail.
+pub struct Collected {
     limit: usize,
     head: Vec<u8>,
     tail: VecDeque<u8>,
@@ -62,11 +62,12 @@ pub(crate) struct Collected {
 }
 
 impl Collected {
-    pub(crate) fn new(limit: usize) -> Self {
+    /// Keeps at most this many bytes.
+    pub fn new(limit: usize) -> Self {
         Self { limit, head: Vec::new(), tail: VecDeque::new(), omitted: 0 }
     }
 
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
+    pub fn push(&mut self, bytes: &[u8]) {
         let head_limit = self.limit / 2;
         let (first, rest) = bytes.split_at(bytes.len().min(head_limit - self.head.len()));
         self.head.extend_from_slice(first);
@@ -78,7 +79,8 @@ impl Collected {
         self.omitted += (skip + leave) as u64;
     }
 
-    fn finish(mut self) -> (Vec<u8>, u64) {
+    /// What was kept, and how many bytes were left out between its halves.
+    pub fn finish(mut self) -> (Vec<u8>, u64) {
         self.head.extend(self.tail);
         (self.head, self.omitted)
     }

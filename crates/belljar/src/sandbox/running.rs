@@ -61,6 +61,11 @@ impl Running {
         .await
     }
 
+    /// The number under which the run's record has this command; see `belljar logs --exec`.
+    pub fn number(&self) -> Option<u32> {
+        self.link.lock().tasks.get(&self.task)?.exec
+    }
+
     fn outcome(&self, phase: &Phase) -> Result<Exit, Error> {
         match phase {
             Phase::Exited(exit) => Ok(*exit),
@@ -76,6 +81,31 @@ impl Running {
     /// is not read blocks once 64 KiB per stream are buffered.
     pub async fn next(&mut self) -> Option<Chunk> {
         poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// Buffers more of the standard output before it is read: it carries files.
+    pub(super) fn widen_stdout(&self) {
+        let mut state = self.link.lock();
+        let state = &mut *state;
+        let Some(task) = state.tasks.get(&self.task) else { return };
+        state.mux.widen(task.streams.stdout);
+        self.link.flush();
+    }
+
+    /// Appends what has arrived of a stream already, without waiting.
+    pub(super) fn append_arrived(&mut self, source: Source, bytes: &mut Vec<u8>) {
+        let mut state = self.link.lock();
+        let state = &mut *state;
+        let Some(task) = state.tasks.get_mut(&self.task) else { return };
+        for inbox in task.inboxes.iter_mut().filter(|inbox| inbox.source == source) {
+            let mut count = 0;
+            for (_, chunk) in inbox.chunks.drain(..) {
+                count += chunk.len();
+                bytes.extend_from_slice(&chunk);
+            }
+            state.mux.consumed(inbox.stream, count);
+        }
+        self.link.flush();
     }
 
     fn poll_next(&mut self, context: &Context<'_>) -> Poll<Option<Chunk>> {

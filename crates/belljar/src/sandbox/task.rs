@@ -56,6 +56,8 @@ pub(super) struct Task {
     pub(super) kind: Streams,
     pub(super) inboxes: Vec<Inbox>,
     pub(super) phase: Phase,
+    /// The number under which the record has it, once it has started.
+    pub(super) exec: Option<u32>,
     /// Input that was given as a whole and waits for a free window.
     pub(super) feed: VecDeque<u8>,
     pub(super) feeding: bool,
@@ -87,6 +89,7 @@ impl Task {
             kind,
             inboxes,
             phase: Phase::Asked,
+            exec: None,
             feed: VecDeque::new(),
             feeding: false,
             input_refused: false,

@@ -71,7 +71,8 @@ fn a_night(lab: &Lab, backend: &str) {
     made.expect(0).says(&["belljar run"]);
 
     // The night, until somebody pulls the plug in iteration 3.
-    let night = lab.run(["--name", "night"]).env("PATH", &path).spawn();
+    // The stand-in needs no login.
+    let night = lab.run(["--yes", "--name", "night"]).env("PATH", &path).spawn();
     let shown = || call(&["show", "--json", "night"]).done();
     assert!(
         until(Duration::from_secs(90), || {

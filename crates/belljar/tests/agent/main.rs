@@ -10,8 +10,12 @@
 )]
 
 mod end_to_end;
+mod ends;
 mod exec_rules;
+mod inside;
 mod iterations;
+mod login;
+mod on_terminal;
 mod resume;
 mod stand_in;
 mod verdicts;

@@ -133,7 +133,7 @@ fn sweep(lab: &Lab, points: u32) {
         killed_in[before.len()] += 1;
         let resumed = lab.belljar(["resume", "--json", &name]).done();
         if before.len() == 5 {
-            resumed.expect(125).says(&["come to its end"]);
+            resumed.expect(125).says(&["loop is finished"]);
         } else {
             let result = resumed.json();
             assert_eq!(result["reason"], "max_iterations", "after {before:?}: {resumed}");
@@ -155,7 +155,7 @@ fn budgets_continue_and_can_be_extended() {
         let first = run(lab, "work");
         assert_eq!(first["agent"]["totals"]["iterations"], 2);
         let over = lab.belljar(["resume", "work"]).done();
-        over.expect(125).says(&["come to its end", "--extend-iterations"]);
+        over.expect(125).says(&["loop is finished", "--extend-iterations"]);
         let more = resume(lab, "work", &["--extend-iterations", "2"]);
         assert_eq!(more["agent"]["totals"]["iterations"], 4, "{more:#}");
         assert_eq!(more["agent"]["run_iterations"], 2);
@@ -276,7 +276,7 @@ fn resumed_while_it_ends_nothing_is_done_twice() {
         let again = lab.belljar(["resume", name]).done();
         again.expect(125);
         let said = again.err();
-        let (is_live, is_over) = (said.contains("is still running"), said.contains("its end"));
+        let (is_live, is_over) = (said.contains("is still running"), said.contains("is finished"));
         assert!(is_live || is_over, "{after} ms: {again}");
         lab.belljar(["wait", name]).done();
         assert_eq!(iterations(&lab, name), [1, 2], "{after} ms");

@@ -28,6 +28,7 @@ impl Stage {
         let spec = AgentSpec {
             kind,
             program: vec![OsText::from(program.as_path())],
+            format: None,
             prompt: String::new(),
             model: Some("m".into()),
             args: Vec::new(),

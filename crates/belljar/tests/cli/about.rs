@@ -16,13 +16,18 @@ fn tool(program: &str, arguments: &[&str]) -> Option<Output> {
     }
 }
 
+/// The commands that `--help` lists in its groups.
+pub(crate) fn listed_commands(help: &str) -> Vec<String> {
+    let rows = help.lines().skip_while(|line| *line != "Run:");
+    let rows = rows.take_while(|line| *line != "Options:");
+    // A continuation line of a description is indented more.
+    let rows = rows.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    rows.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
 fn verbs(lab: &Lab) -> Vec<String> {
     let help = lab.belljar(["--help"]).done().expect(0).out();
-    let rows = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    // A continuation line of a description is indented more.
-    let rows = rows.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
-    let names = rows.filter_map(|line| line.split_whitespace().next());
-    names.filter(|name| *name != "help").map(str::to_owned).collect()
+    listed_commands(&help)
 }
 
 #[test]
@@ -32,7 +37,7 @@ fn version_identifies_the_executable() {
     assert_eq!(data["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(data["build"], belljar::spec::BUILD);
     assert!(data.get("commit").is_some(), "{data}");
-    assert_eq!(data["protocol"]["channel"]["max"], 1);
+    assert_eq!(data["protocol"]["channel"]["max"], belljar::spec::wire::PROTOCOL_MAX);
     let text = lab.belljar(["version"]).done().expect(0).out();
     let short = lab.belljar(["--version"]).done().expect(0).out();
     assert_eq!(text.lines().next(), short.lines().next());

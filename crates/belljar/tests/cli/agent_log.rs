@@ -120,6 +120,7 @@ impl Writing<'_> {
         let agent = AgentReport {
             totals: totals(5),
             run_iterations: 2,
+            unfinished_iteration: None,
             why: why.to_owned(),
             message: Some("All done.".to_owned()),
         };

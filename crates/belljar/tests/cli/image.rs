@@ -156,7 +156,7 @@ fn wrong_words_are_refused_with_the_right_ones() {
         done.expect(code).says(said);
     };
     says(&["-t", "Upper"], 125, &["\"Upper\" is not an image name", "hint:"]);
-    says(&["-t", "x@sha256:12"], 125, &["no digest"]);
+    says(&["-t", "x@sha256:12"], 125, &["not a digest"]);
     says(&[], 125, &["has neither a Dockerfile nor a Containerfile", "-f FILE", "--agent"]);
     says(&["-f", "gone"], 125, &["gone", "does not exist"]);
     says(&["gone"], 125, &["gone", "does not exist"]);

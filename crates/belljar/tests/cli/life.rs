@@ -54,8 +54,8 @@ fn a_detached_run_is_listed_read_waited_for_and_removed() {
         assert_eq!(state(lab, &id)["reason"], "exited");
         assert_eq!(belljar(lab, &["ps", "-q"]).out(), "", "it lives no more");
         belljar(lab, &["verify", &id]).expect(0);
-        assert_eq!(belljar(lab, &["rm", "one"]).expect(0).out(), format!("{id}\n"));
-        belljar(lab, &["rm", "one"]).expect(1).says(&["no run with the name or id \"one\""]);
+        assert_eq!(belljar(lab, &["rm", "-q", "one"]).expect(0).out(), format!("{id}\n"));
+        belljar(lab, &["rm", "one"]).expect(125).says(&["no run with the name or id \"one\""]);
         assert_eq!((lab.runs(), lab.live()), (Vec::<String>::new(), Vec::new()));
         assert!(until(Duration::from_secs(5), || processes_of(&lab.exe).is_empty()));
     });

@@ -43,13 +43,9 @@ fn help() {
     let lab = lab();
     let top = lab.belljar(["--help"]).done().expect(0).out();
     assert_snapshot!("help", stable(&lab, &top));
-    let rows = top.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let rows = rows.take_while(|line| !line.is_empty());
-    // A continuation line of a description is indented more.
-    let verbs = rows.filter(|line| !line.starts_with("   ")).map(str::trim_start);
     let mut seen = 0;
-    for verb in verbs.filter_map(|line| line.split(' ').next()).filter(|verb| *verb != "help") {
-        let page = lab.belljar([verb, "--help"]).done().expect(0).out();
+    for verb in crate::about::listed_commands(&top) {
+        let page = lab.belljar([verb.as_str(), "--help"]).done().expect(0).out();
         assert_snapshot!(format!("help_{verb}"), stable(&lab, &page));
         seen += 1;
     }
@@ -70,6 +66,8 @@ fn wrong_usage() {
         call(&lab, &["run", "--allow-hosts", "pypi.org", "--", "true"])
     );
     assert_snapshot!("unknown_verb", call(&lab, &["strat"]));
+    assert_snapshot!("word_of_docker", call(&lab, &["kill", "web"]));
+    assert_snapshot!("missing_run", call(&lab, &["stop"]));
     assert_snapshot!("missing_command", call(&lab, &["run"]));
     assert_snapshot!("bad_memory", call(&lab, &["run", "-m", "lots", "--", "true"]));
     assert_snapshot!("bad_network", call(&lab, &["run", "--network", "host", "--", "true"]));
@@ -196,7 +194,7 @@ fn without_values(page: &str) -> String {
     text
 }
 
-/// Replaces the age of a run in `ps`, which is a few seconds.
+/// Replaces the age of a run in `ps`, which is a few seconds, and its size on disk.
 fn without_ages(page: &str) -> String {
     let is_age =
         |word: &&str| word.ends_with('s') && word.len() <= 3 && word.as_bytes()[0].is_ascii_digit();
@@ -204,7 +202,16 @@ fn without_ages(page: &str) -> String {
         Some(age) => line.replacen(&format!("{age:>4}"), " [AGE]", 1),
         None => line.to_owned(),
     };
-    page.lines().map(|one| line(one) + "\n").collect()
+    let is_size = |word: &&str| {
+        let digits = word.strip_suffix(['B', 'K']);
+        digits
+            .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let sized = |text: String| match text.split(' ').find(is_size) {
+        Some(size) => text.replacen(&format!("{size:>5}"), "[SIZE]", 1),
+        None => text,
+    };
+    page.lines().map(|one| sized(line(one)) + "\n").collect()
 }
 
 /// Leaves out why a clause is not enforced, which depends on the machine.

@@ -71,7 +71,7 @@ fn curl() {
         for version in ["--http1.1", "--http2"] {
             let script = format!("curl -sS {version} ⟨--cacert {WORLD_CA}⟩ {ECHO}");
             for done in both_ways(&world, lab, &[], &script) {
-                assert!(done.out().contains("the world heard: GET"), "{done}");
+                assert!(done.out().contains("the server received: GET"), "{done}");
                 assert_eq!(done.err(), "", "{done}");
             }
         }
@@ -80,7 +80,7 @@ fn curl() {
             "curl -sS --noproxy '' --socks5-hostname 127.0.0.1:61080 --cacert {WORLD_CA} {ECHO}"
         );
         let done = world.sh(TlsHandling::Tunnel, &[], &script).done();
-        assert!(done.expect(0).out().contains("the world heard: GET"), "{done}");
+        assert!(done.expect(0).out().contains("the server received: GET"), "{done}");
         assert_eq!(lab.egress(EventKind::EgressAllowed)[0]["via"], "socks");
         // What nobody trusts is refused by the client in the one way and by the proxy in the other.
         let script = format!("curl -sS --cacert {WORLD_CA} https://untrusted.example/");
@@ -98,7 +98,7 @@ fn wget() {
         let world = lab.world();
         let script = format!("wget -q -O- ⟨--ca-certificate={WORLD_CA}⟩ {ECHO}");
         for done in both_ways(&world, lab, &[], &script) {
-            assert!(done.out().contains("the world heard: GET"), "{done}");
+            assert!(done.out().contains("the server received: GET"), "{done}");
         }
     });
 }
@@ -178,13 +178,13 @@ fn python() {
             "/usr/bin/python3 -c 'import urllib.request as u; print(u.urlopen(\"{ECHO}\").read().decode())'"
         );
         for done in both_ways(&world, lab, &["-e", &format!("SSL_CERT_FILE={WORLD_CA}")], &read) {
-            assert!(done.out().contains("the world heard: GET"), "{done}");
+            assert!(done.out().contains("the server received: GET"), "{done}");
         }
         let read =
             format!("/usr/bin/python3 -c 'import requests; print(requests.get(\"{ECHO}\").text)'");
         let told = ["-e", &format!("REQUESTS_CA_BUNDLE={WORLD_CA}")];
         for done in both_ways(&world, lab, &told, &read) {
-            assert!(done.out().contains("the world heard: GET"), "{done}");
+            assert!(done.out().contains("the server received: GET"), "{done}");
         }
     });
 }
@@ -286,7 +286,7 @@ http.request({ host: proxy.hostname, port: proxy.port, method: 'CONNECT', path: 
         let told = ["-e", &format!("NODE_EXTRA_CA_CERTS={WORLD_CA}")];
         for script in scripts {
             for done in both_ways(&world, lab, &told, script) {
-                assert!(done.out().contains("the world heard: GET"), "{done}");
+                assert!(done.out().contains("the server received: GET"), "{done}");
             }
         }
     });
@@ -353,6 +353,6 @@ fn java() {
     // Of the authorities that it is told nothing about, only the opened way has one.
     let script = "javac -J-Xshare:auto Main.java 2>/dev/null && java Main";
     let done = world.sh(TlsHandling::Opened, &[], script).done();
-    assert!(done.expect(0).out().contains("the world heard: GET"), "{done}");
+    assert!(done.expect(0).out().contains("the server received: GET"), "{done}");
     assert_eq!(world.seen().beyond(&["93.184.216.34:443"]), Vec::<String>::new());
 }

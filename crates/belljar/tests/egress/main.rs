@@ -10,5 +10,7 @@
 )]
 
 mod clients;
+mod live_list;
+mod model_service;
 mod network_access;
 mod protocols;

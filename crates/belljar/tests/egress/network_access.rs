@@ -11,7 +11,7 @@ use serde_json::Value;
 
 /// Standard input to a port, its answer to standard output. 9: nobody is there. With Perl where there is one, as in
 /// the jail: the `nc` of a host may be any of several programs with other options. Images have busybox.
-const DIAL: &str = r#"
+pub(crate) const DIAL: &str = r#"
 dial() {
     if ! command -v perl >/dev/null; then nc 127.0.0.1 "$1" || return 9; else
         perl -MIO::Socket::INET -e '
@@ -36,7 +36,7 @@ fi
 "#;
 
 /// On every backend that is here.
-fn each_boundary(test: impl Fn(&Lab)) {
+pub(crate) fn each_boundary(test: impl Fn(&Lab)) {
     each_actor(&test);
     each_engine(|_, lab| test(lab));
 }
@@ -64,7 +64,7 @@ fn allowing(lab: &Lab, port: u16) -> String {
 }
 
 /// Of the only run.
-fn events(lab: &Lab, kind: &str) -> Vec<Value> {
+pub(crate) fn events(lab: &Lab, kind: &str) -> Vec<Value> {
     let runs = lab.runs();
     let text = lab.belljar(["events", runs.last().unwrap()]).done().expect(0).out();
     let all = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -119,6 +119,50 @@ fn equal_denials_are_one_event_and_a_count() {
         assert!(why.contains("other.example:443 (5 times)"), "{why}");
         lab.belljar(["verify", &run]).done().expect(0);
     });
+}
+
+/// A rule for a loopback address would not help: clients take it for the sandbox's own. What `why` says does.
+#[test]
+fn why_leads_to_a_service_on_the_hosts_loopback() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 1000]);
+            let answer =
+                b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\nConnection: close\r\n\r\nat home";
+            let _ = stream.write_all(answer);
+        }
+    });
+    let lab = Lab::me();
+    // Its side stays open until the answer is there, as browsers and clients do it.
+    let asked = format!(
+        r#"perl -MIO::Socket::INET -e '
+            my $s = IO::Socket::INET->new("127.0.0.1:{port}") or exit 9;
+            print $s "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"; $s->flush;
+            local $/; print <$s>;'"#
+    );
+    let denied = format!("{DIAL}\nthrough 127.0.0.1:{port} x; {asked}");
+    let without = lab.sh(&["--allow-host", "other.example"], &denied);
+    assert!(!without.out().contains("at home"), "the control: {without}");
+    let why = lab.belljar(["why"]).done().expect(0).out();
+    let keys: Vec<&str> =
+        why.lines().map(str::trim).skip_while(|line| *line != "[[route]]").take(3).collect();
+    assert_eq!(keys.len(), 3, "{why}");
+    lab.make_file("work/belljar.toml", keys.join("\n"));
+    lab.belljar(["trust", "belljar.toml"]).done().expect(0);
+    let with = lab.sh(&[], &asked);
+    with.expect(0).prints(&["at home"]);
+}
+
+#[test]
+fn why_says_that_there_was_no_list() {
+    let lab = Lab::me();
+    lab.sh(&["--no-config"], "true").expect(0);
+    lab.belljar(["why"]).done().expect(0).prints(&["its list of allowed hosts was empty"]);
+    lab.sh(&["--no-config", "--allow-host", "a.example"], "true").expect(0);
+    lab.belljar(["why"]).done().expect(0).prints(&["Nothing was denied."]);
 }
 
 #[test]

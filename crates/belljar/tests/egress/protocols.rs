@@ -114,7 +114,7 @@ fn names_have_to_agree_in_every_version() {
     for version in ["--http1.1", "--http2"] {
         let script = format!(
             "curl -sS {version} -o /dev/null -w '%{{http_code}}' -H 'Host: other.example' \
-             https://ok.example/x; curl -sS {version} https://ok.example/fine | grep -c world"
+             https://ok.example/x; curl -sS {version} https://ok.example/fine | grep -c received"
         );
         let done = world.sh(TlsHandling::Opened, &[], &script).done();
         let out = done.expect(0).out();

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use belljar::prove::{Arm, Case, Identity, TestBed, Verdict, catalogue, prove};
-use belljar_testkit::{Actor, Lab, TestEngine};
+use belljar_testkit::{Actor, EngineAccess, Lab, RemoteAgent, TestEngine};
 use serde_json::Value;
 
 /// What stock engines leave open. Each must have held, or the posture says that there is nothing to hold.
@@ -36,34 +36,35 @@ const ALONE: &[&str] = &[
 /// A start is mostly waiting for the engine.
 const AT_ONCE: usize = 3;
 
-fn arm(engine: TestEngine, lab: &Lab) -> Arm {
-    let identity = match engine.actor().user() {
+fn arm(lab: &Lab) -> Arm {
+    let identity = match lab.actor.user() {
         Some(user) => Identity::User { uid: user.uid, gid: user.gid, cgroups: Vec::new() },
         None => Identity::Caller,
     };
-    let access = lab.engine.as_ref().unwrap();
     // The backend is among the flags.
     let mut arm = Arm::new(lab.exe.clone(), None, identity);
-    arm.flags = access.flags().into_iter().map(Into::into).collect();
-    arm.env =
-        access.variables().into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+    let engine = lab.engine.iter();
+    arm.flags = engine.clone().flat_map(EngineAccess::flags).map(Into::into).collect();
+    let agent = lab.agent.iter().flat_map(RemoteAgent::variables);
+    let variables = engine.flat_map(EngineAccess::variables).chain(agent);
+    arm.env = variables.map(|(name, value)| (name.into(), value.into())).collect();
     arm
 }
 
 /// All of them, several at once, each worker with a stage of its own.
-fn attack(engine: TestEngine, lab: &Lab, cases: Vec<Case>, at_once: usize) -> Vec<(Case, Verdict)> {
+fn attack(name: &str, lab: &Lab, cases: Vec<Case>, at_once: usize) -> Vec<(Case, Verdict)> {
     let todo = Mutex::new(VecDeque::from(cases));
     let done = Mutex::new(Vec::new());
     let work = || {
-        let testbed = TestBed::new(arm(engine, lab)).unwrap();
+        let testbed = TestBed::new(arm(lab)).unwrap();
         loop {
             let next = todo.lock().unwrap().pop_front();
             let Some(case) = next else { return };
             let began = Instant::now();
             let verdict = prove(&case, &testbed);
             let took = began.elapsed().as_millis();
-            let (engine, word, why) = (engine.name(), verdict.word(), verdict.why());
-            println!("{engine} {took:>6} ms  {:<29} {word}: {why}", case.name);
+            let (word, why) = (verdict.as_str(), verdict.why());
+            println!("{name} {took:>6} ms  {:<29} {word}: {why}", case.name);
             done.lock().unwrap().push((case, verdict));
         }
     };
@@ -82,21 +83,26 @@ fn lab(engine: TestEngine) -> Option<Lab> {
 }
 
 fn the_catalogue_on(engine: TestEngine) {
-    let Some(lab) = lab(engine) else { return };
+    if let Some(lab) = lab(engine) {
+        the_catalogue_in(engine.name(), &lab);
+    }
+}
+
+fn the_catalogue_in(name: &str, lab: &Lab) {
     let is_alone = |case: &Case| ALONE.contains(&case.name);
     let (alone, together): (Vec<Case>, Vec<Case>) = catalogue().into_iter().partition(is_alone);
     let count = alone.len() + together.len();
     let began = Instant::now();
-    let mut verdicts = attack(engine, &lab, together, AT_ONCE);
-    verdicts.extend(attack(engine, &lab, alone, 1));
+    let mut verdicts = attack(name, lab, together, AT_ONCE);
+    verdicts.extend(attack(name, lab, alone, 1));
     let held = verdicts.iter().filter(|(_, verdict)| verdict.has_held()).count();
-    let (name, took) = (engine.name(), began.elapsed().as_secs());
+    let took = began.elapsed().as_secs();
     println!("{name}: {held} of {count} held, in {took} s");
     assert_eq!(verdicts.len(), count, "a case is missing");
     let wrong: Vec<String> = verdicts
         .iter()
         .filter(|(_, verdict)| !verdict.is_sound())
-        .map(|(case, verdict)| format!("{}: {}: {}", case.name, verdict.word(), verdict.why()))
+        .map(|(case, verdict)| format!("{}: {}: {}", case.name, verdict.as_str(), verdict.why()))
         .collect();
     assert!(wrong.is_empty(), "on {name}:\n{}", wrong.join("\n"));
     for shut in SHUT {

@@ -10,9 +10,11 @@
 )]
 
 mod attacks;
+mod container;
 mod daemon;
 mod elsewhere;
 mod images;
 mod no_jail;
 mod remote;
 mod smoke;
+mod traced;

@@ -30,7 +30,11 @@ fn what_needs_the_jail_is_refused_with_the_reason() {
     refused.expect(EXIT_NOT_STARTED).says(&["has no jail", "--backend docker"]);
     assert_eq!(lab.runs(), before);
     let refused = lab.belljar(["prove"]).done();
-    refused.expect(EXIT_NOT_STARTED).says(&["no attack catalogue", "feature jail"]);
+    refused.expect(EXIT_NOT_STARTED).says(&[
+        "no attack catalogue",
+        "feature jail",
+        "use a default build",
+    ]);
     let refused = lab.belljar(["__init"]).done();
     refused.expect(EXIT_NOT_STARTED).says(&["no __init", "feature jail"]);
     let listed = lab.belljar(["backends"]).done();

@@ -48,8 +48,9 @@ fn control_groups_of_a_home_that_is_gone_are_removed() {
     let other = Lab::me();
     let live = other.run(["-q", "--no-config", "-d", "--", "sleep", "1000"]).done().expect(0).out();
     let live = live.trim().to_owned();
-    let (_gone, groups) = orphan();
-    assert!(!groups.left().is_empty(), "the control: there is something to remove");
+    // The end of a run of any other test may be faster.
+    let made = (0..5).map(|_| orphan()).find(|(_, groups)| !groups.left().is_empty());
+    let (_gone, groups) = made.expect("the control: there is something to remove");
     let third = Lab::me();
     third.belljar(["reconcile"]).done().expect(0);
     let gone = until(Duration::from_secs(5), || groups.left().is_empty());

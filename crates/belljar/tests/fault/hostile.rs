@@ -139,7 +139,7 @@ fn a_lost_key_is_an_error_and_not_a_new_key() {
     let key = lab.home().join("key");
     let before = std::fs::read(&key).unwrap();
     std::fs::rename(&key, lab.path("key")).unwrap();
-    lab.run(["--", "true"]).done().expect(125).says(&["key", "put it back"]);
+    lab.run(["--", "true"]).done().expect(125).says(&["key", "restore it"]);
     assert!(!key.exists());
     std::fs::rename(lab.path("key"), &key).unwrap();
     lab.run(["--", "true"]).done().expect(0);

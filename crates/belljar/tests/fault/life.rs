@@ -1,6 +1,5 @@
 //! Processes that are stopped, killed, or gone with the machine.
 
-use std::fs;
 use std::time::Duration;
 
 use belljar::spec::StopReason;
@@ -43,9 +42,7 @@ fn a_killed_pid_1_is_recorded_as_lost() {
         let script = format!("echo ready; exec sleep {marker}");
         let live = lab.run(["--no-config", "--", "sh", "-c", &script]).spawn();
         live.wait_for_output("ready");
-        let launcher = live.pid();
-        let inits: Vec<u32> =
-            processes_of(&lab.exe).into_iter().filter(|pid| *pid != launcher).collect();
+        let inits = lab.inits();
         assert_eq!(inits.len(), 1, "{inits:?}");
         send(inits[0], Signal::KILL);
         let done = live.done();
@@ -74,11 +71,7 @@ fn a_killed_pid_1_of_a_kept_sandbox_is_told_to_its_owner() {
             .unwrap();
         let output = sandbox.exec(["echo", "here"]).output().await.unwrap();
         assert_eq!(output.stdout, b"here\n"); // the control
-        let is_init = |pid: &u32| {
-            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            !line.windows(11).any(|window| window == b"__supervise")
-        };
-        let inits: Vec<u32> = processes_of(&lab.exe).into_iter().filter(is_init).collect();
+        let inits = lab.inits();
         assert_eq!(inits.len(), 1, "{inits:?}");
         send(inits[0], Signal::KILL);
         let report = sandbox.client().stopped().await.unwrap();

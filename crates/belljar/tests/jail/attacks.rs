@@ -85,7 +85,7 @@ fn attack(who: Who, is_wanted: impl Fn(&Case) -> bool) {
     for case in catalogue().into_iter().filter(is_wanted) {
         let began = Instant::now();
         let verdict = prove(&case, &testbed);
-        let line = format!("{:<29} {}: {}", case.name, verdict.word(), verdict.why());
+        let line = format!("{:<29} {}: {}", case.name, verdict.as_str(), verdict.why());
         println!("{who:?} {:>5} ms  {line}", began.elapsed().as_millis());
         held += usize::from(verdict.has_held());
         // Without root nobody can show for every case that it would get through.

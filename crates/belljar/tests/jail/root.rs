@@ -14,9 +14,9 @@ fn owner(path: &Path) -> (u32, u32) {
 #[test]
 fn the_root_is_minimal_read_only_and_the_runs_own() {
     each_user(|lab| {
-        let script = "ls -d /sys /root /boot /run /mnt /media /lost+found 2>/dev/null; \
+        let script = "ls -d /sys /root /boot /mnt /media /lost+found 2>/dev/null; \
              for d in / /usr /etc /bin /workspace/..; do touch $d/belljar-was-here 2>/dev/null && echo wrote $d; done; \
-             touch /tmp/x /dev/shm/x $HOME/x && echo could; id -u; echo $HOME $PWD; cat /proc/sys/kernel/hostname";
+             touch /tmp/x /var/tmp/x /run/x /dev/shm/x $HOME/x && echo could; id -u; echo $HOME $PWD; cat /proc/sys/kernel/hostname";
         let done = lab.sh(&[], script);
         let expected = "could\n1000\n/home/agent /workspace\nbelljar\n";
         assert_eq!(done.expect(0).out(), expected, "{done}");
@@ -127,8 +127,10 @@ fn a_manifest_in_a_parent_is_found_and_protected() {
             "[sandbox]\nworkspace = { path = \".\", mode = \"rw\" }\n",
         );
         let sub = lab.make_directory("work/sub");
-        let done =
-            lab.run(["--", "sh", "-c", "echo x > belljar.toml; touch made; ls"]).from(sub).done();
+        let done = lab
+            .run(["--", "sh", "-c", "cd /workspace; echo x > belljar.toml; touch made; ls"])
+            .from(sub)
+            .done();
         assert_eq!(done.out(), "belljar.toml\nmade\nsub\n", "{done}");
         assert!(
             fs::read_to_string(lab.work().join("belljar.toml")).unwrap().starts_with("[sandbox]")

@@ -172,7 +172,7 @@ fn much_typing_arrives_whole() {
 }
 
 #[test]
-fn a_person_is_told_the_run_and_what_is_weaker() {
+fn a_person_is_told_the_run_and_what_is_unusual() {
     each_user(|lab| {
         let (code, screen) = start(lab, &["--", "true"]).end();
         assert_eq!(code, 0);
@@ -180,8 +180,14 @@ fn a_person_is_told_the_run_and_what_is_weaker() {
         assert_eq!(lines.len(), 2, "one line at the start, one at the end: {screen:?}");
         let tail = &lab.runs()[0][12..];
         assert!(lines.iter().all(|line| line.contains(tail)), "{screen:?} and {:?}", lab.runs());
-        assert!(lines[0].contains("jail") && lines[0].contains("fs.sockets"), "{screen:?}");
+        assert!(lines[0].contains("jail, attested"), "{screen:?}");
+        assert!(!lines[0].contains("fs."), "a writable workspace is usual: {screen:?}");
         assert!(lines[1].contains("exited 0"), "{screen:?}");
+        let waived = start(lab, &["--waive", "fs.sockets=a test", "--", "true"]).end().1;
+        assert!(
+            waived.lines().next().is_some_and(|line| line.contains("waived: fs.sockets")),
+            "{waived:?}"
+        );
         // -q: not a word.
         assert_eq!(start(lab, &["-q", "--", "true"]).end(), (0, String::new()));
     });

@@ -52,6 +52,33 @@ fn a_name_in_another_writable_tree_stops_the_launch_and_says_which() {
     });
 }
 
+/// Most hosts share all their mounts: what is mounted on a clone of one appears on the host too, and the reverse.
+#[test]
+fn no_mount_propagates_between_the_host_and_a_sandbox() {
+    if !as_root() {
+        return;
+    }
+    let lab = Lab::me();
+    lab.make_file("work/.git/config", "");
+    lab.make_file("work/.git/hooks/pre-commit", "");
+    lab.make_directory("work/later");
+    let inside = "touch started; while ! test -e go; do sleep 0.05; done; ls later; \
+                  (: >> .git/config) 2>/dev/null || echo protected; \
+                  grep -e shared: -e master: /proc/self/mountinfo || echo private";
+    let outside = "\"$@\" & while ! test -e started; do sleep 0.05; done; \
+                   mount -t tmpfs none later; touch later/of-the-host go; wait $!; code=$?; \
+                   grep -q shared: /proc/self/mountinfo && echo shared by the host; \
+                   grep -F \"$PWD\" /proc/self/mountinfo | cut -d' ' -f5; exit $code";
+    let done = lab
+        .run(["--", "sh", "-c", inside])
+        .through(&["unshare", "--mount", "--propagation", "shared", "sh", "-c", outside, "sh"])
+        .done();
+    done.expect(0);
+    let mounted = lab.work().join("later");
+    let expected = format!("protected\nprivate\nshared by the host\n{}\n", mounted.display());
+    assert_eq!(done.out(), expected, "{done}");
+}
+
 /// A directory that the run cannot enter holds nothing that it could reach.
 #[test]
 fn a_socket_in_a_directory_out_of_reach_stops_no_run() {

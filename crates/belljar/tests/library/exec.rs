@@ -192,7 +192,10 @@ async fn a_program_that_cannot_run_is_an_error_and_the_sandbox_stays() {
     let sandbox = start(&FakeBackend::new()).await;
     for _ in 0..200 {
         let error = sandbox.exec(["nonesuch"]).stdin("unread").output().await.unwrap_err();
-        assert!(matches!(&error, Error::Exec { failure: ExecFailure::NotFound, .. }), "{error}");
+        assert!(
+            matches!(&error, Error::Exec { failure: ExecFailure::NotFound { .. }, .. }),
+            "{error}"
+        );
         assert_eq!(error.to_string(), "cannot run nonesuch: not found inside the sandbox");
     }
     assert!(sandbox.exec(["true"]).output().await.unwrap().success());

@@ -10,7 +10,9 @@ use belljar::spec::{
     Unmet,
 };
 use belljar::testing::{FakeBackend, FakeReply};
-use belljar::{Error, PublishSpec, Pull, Sandbox, SandboxBuilder, Secret};
+use belljar::{
+    Error, NetworkAccess, NetworkChange, PublishSpec, Pull, Sandbox, SandboxBuilder, Secret,
+};
 
 fn builder(fake: &FakeBackend) -> SandboxBuilder {
     Sandbox::builder().no_config().connector(fake.clone())
@@ -340,4 +342,24 @@ async fn the_executable_beside_a_test_tells_of_every_backend() {
     for reason in facts.iter().filter_map(|(_, fact)| fact.as_ref().err()) {
         assert!(!reason.why.is_empty() && !reason.fix.is_empty());
     }
+}
+
+#[tokio::test]
+async fn the_network_list_of_a_sandbox_is_read_and_changed() {
+    let fake = FakeBackend::new();
+    let sandbox = builder(&fake).allow_host("a.example").start().await.unwrap();
+    let state = sandbox.network().await.unwrap();
+    assert_eq!((state.access, state.list.allow), (NetworkAccess::Proxy, vec!["a.example".into()]));
+    let state = sandbox.set_network(["b.example:22"]).await.unwrap();
+    assert_eq!(state.list.allow, ["b.example:22"]);
+    let change = NetworkChange { allow: vec!["c.example".into()], ..NetworkChange::default() };
+    assert_eq!(sandbox.change_network(change).await.unwrap().list.allow.len(), 2);
+    let refused = sandbox.set_network(["no rule"]).await.unwrap_err();
+    assert!(refused.to_string().contains("is not a host rule"), "{refused}");
+    assert!(sandbox.set_network(Vec::<String>::new()).await.unwrap().list.is_empty());
+
+    let closed = builder(&fake).start().await.unwrap();
+    assert_eq!(closed.network().await.unwrap().access, NetworkAccess::None);
+    let refused = closed.set_network(["a.example"]).await.unwrap_err();
+    assert!(refused.to_string().contains("without network access"), "{refused}");
 }

@@ -27,14 +27,14 @@ const fn cost(calls: u64, syncs: u64, faults: u64, switches: u64) -> Cost {
 }
 
 const START: Budget =
-    Budget { name: "a plain start", root: cost(3250, 5, 1700, 80), user: cost(3000, 5, 1700, 80) };
+    Budget { name: "a plain start", root: cost(2400, 4, 1350, 60), user: cost(2180, 4, 1350, 60) };
 const OVERLAY: Budget = Budget {
     name: "a start with an overlay",
-    root: cost(2950, 6, 1700, 110),
-    user: cost(2700, 6, 1700, 110),
+    root: cost(2430, 5, 1400, 90),
+    user: cost(2210, 5, 1400, 90),
 };
 const EXEC: Budget =
-    Budget { name: "an exec", root: cost(720, 0, 850, 30), user: cost(720, 0, 850, 30) };
+    Budget { name: "an exec", root: cost(600, 0, 530, 20), user: cost(600, 0, 530, 20) };
 
 #[test]
 fn a_plain_start() {

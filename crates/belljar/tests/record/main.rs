@@ -11,6 +11,7 @@
 
 mod event_budget;
 mod honest;
+mod late_index;
 mod ledger_rows;
 mod output;
 mod secrets;

@@ -72,15 +72,15 @@ fn find(caller: &Caller<'_>, name: &str) -> Result<Option<Destination>, Unavaila
     in_conf(&text, name).map_err(|error| broken(conf.as_deref(), error.message()))
 }
 
-/// `containers.conf`, where older versions kept them.
+/// `containers.conf`, where older versions stored them.
 fn in_conf(text: &str, name: &str) -> Result<Option<Destination>, toml_edit::TomlError> {
     let file: toml_edit::DocumentMut = text.parse()?;
     let at = |item: &toml_edit::Item, key: &str| item.get(key).cloned();
     let found = at(file.as_item(), "engine")
         .and_then(|engine| at(&engine, "service_destinations"))
         .and_then(|destinations| at(&destinations, name));
-    let word = |key: &str| Some(found.as_ref()?.get(key)?.as_str()?.to_owned());
-    Ok(word("uri").map(|uri| Destination { uri, identity: word("identity").unwrap_or_default() }))
+    let text = |key: &str| Some(found.as_ref()?.get(key)?.as_str()?.to_owned());
+    Ok(text("uri").map(|uri| Destination { uri, identity: text("identity").unwrap_or_default() }))
 }
 
 fn read(path: Option<&Path>) -> Result<Option<Vec<u8>>, Unavailable> {

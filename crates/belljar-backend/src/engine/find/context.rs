@@ -10,7 +10,7 @@ use super::{Caller, INSTEAD_OF_TLS, bad};
 use crate::engine::endpoint::Endpoint;
 use crate::error::Unavailable;
 
-/// The one that stands for no context at all.
+/// The name that means no context.
 const DEFAULT: &str = "default";
 
 #[derive(Deserialize)]
@@ -29,11 +29,11 @@ struct Meta {
 
 #[derive(Default, Deserialize)]
 struct Endpoints {
-    docker: Option<Host>,
+    docker: Option<DockerEndpoint>,
 }
 
 #[derive(Deserialize)]
-struct Host {
+struct DockerEndpoint {
     #[serde(rename = "Host", default)]
     host: String,
 }
@@ -63,14 +63,14 @@ pub(super) fn chosen(caller: &Caller<'_>) -> Result<Option<Endpoint>, Unavailabl
     let contexts = config.join("contexts");
     let (directory, meta) =
         find(&contexts, &name)?.ok_or_else(|| unknown(&name, &by, Some(&contexts)))?;
-    let host = meta.endpoints.docker.unwrap_or(Host { host: String::new() }).host;
+    let host = meta.endpoints.docker.unwrap_or(DockerEndpoint { host: String::new() }).host;
     let context = format!("docker context \"{}\"", belljar_spec::text::escape(name.as_bytes()));
     let endpoint =
         Endpoint::of(BackendName::Docker, &host).map_err(|error| bad(&context, &error))?;
     let is_tcp = matches!(endpoint, Endpoint::Tcp { .. });
     if is_tcp && contexts.join("tls").join(directory).join("docker").exists() {
         return Err(Unavailable::new(
-            format!("{context} asks for TLS with {endpoint}, which this version does not speak"),
+            format!("{context} asks for TLS with {endpoint}, which this version does not support"),
             INSTEAD_OF_TLS,
         ));
     }

@@ -2,8 +2,8 @@
 
 mod connection;
 mod context;
+pub(super) mod default_sockets;
 mod pinned;
-pub(super) mod usual;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -60,7 +60,9 @@ pub(super) fn endpoint_for(
 ) -> Result<Endpoint, Unavailable> {
     match named(backend, caller)? {
         Some(endpoint) => Ok(endpoint),
-        None => usual::first_that_answers(backend, &usual::sockets(backend, caller)),
+        None => {
+            default_sockets::first_that_answers(backend, &default_sockets::sockets(backend, caller))
+        }
     }
 }
 
@@ -99,7 +101,7 @@ fn by_variable(
     match (&endpoint, tls.iter().find(|name| caller.get(name).is_some())) {
         // Never plain where something else was asked for.
         (Endpoint::Tcp { .. }, Some(asked)) => Err(Unavailable::new(
-            format!("{asked} asks for TLS with {endpoint}, which this version does not speak"),
+            format!("{asked} asks for TLS with {endpoint}, which this version does not support"),
             INSTEAD_OF_TLS,
         )),
         _ => Ok(endpoint),
@@ -146,7 +148,7 @@ mod tests {
                 found(BackendName::Docker, &[("DOCKER_HOST", "tcp://h:2376"), (asked, "1")]);
             let Err(Unavailable { why, fix }) = refused else { panic!("{refused:?}") };
             assert!(why.contains(asked) && fix.contains("ssh://"), "{why}; {fix}");
-            // It says nothing about a socket.
+            // It does not name a socket.
             let socket = [("DOCKER_HOST", "unix:///d"), (asked, "1")];
             assert_eq!(found(BackendName::Docker, &socket), Ok("unix:///d".into()));
         }

@@ -9,7 +9,7 @@ use super::{Caller, endpoint_for, host_variable};
 /// The engine at its address, and the directories of the engines' own settings. A launcher with these
 /// looks at nothing in its `HOME` to find the engine or the credentials for a registry.
 ///
-/// Only what names an engine that is there: the launcher itself says what is wrong with any other.
+/// Only variables that name an engine that exists: the launcher itself reports what is wrong with any other.
 pub(super) fn variables(engines: &[BackendName], caller: &Caller<'_>) -> Vec<(String, String)> {
     let mut pinned = Vec::new();
     for backend in engines {
@@ -19,11 +19,11 @@ pub(super) fn variables(engines: &[BackendName], caller: &Caller<'_>) -> Vec<(St
     }
     let below_home = |path: &str| caller.directory("HOME").map(|home| home.join(path));
     let docker = caller.directory("DOCKER_CONFIG").or_else(|| below_home(".docker"));
-    let kept = caller
+    let default = caller
         .directory("XDG_CONFIG_HOME")
         .or_else(|| below_home(".config"))
         .map(|settings| settings.join("containers/auth.json"));
-    let podman = caller.directory("REGISTRY_AUTH_FILE").or(kept);
+    let podman = caller.directory("REGISTRY_AUTH_FILE").or(default);
     for (name, path) in [("DOCKER_CONFIG", docker), ("REGISTRY_AUTH_FILE", podman)] {
         let path = path.filter(|path: &PathBuf| path.exists());
         pinned.extend(path.map(|path| (name.to_owned(), path.to_string_lossy().into_owned())));
@@ -39,7 +39,7 @@ mod tests {
 
     use super::*;
 
-    /// What the variables name is what the user's own environment names, whatever lies in another home.
+    /// What the variables name is what the user's own environment names, whatever another home contains.
     #[test]
     fn a_launcher_with_another_home_finds_the_users_own_engine() {
         let directory = tempfile::tempdir().unwrap();

@@ -14,7 +14,7 @@ fn common(name: &str) -> &str {
     }
 }
 
-/// An image that says nothing is taken at its engine's word.
+/// An image without an architecture counts as the engine's.
 pub(super) fn check(name: &str, os: &str, image: &str, engine: &str) -> Result<(), ImageError> {
     if !os.is_empty() && os != "linux" {
         return Err(ImageError {

@@ -1,20 +1,20 @@
 //! Has an engine make an image from a Dockerfile and the files that go with it.
 //!
-//! What the Dockerfile says is executed in containers of the engine, not in a sandbox of ours: whether it
+//! The commands of the Dockerfile are executed in containers of the engine, not in a sandbox of ours: whether it
 //! may be is decided by the caller.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use belljar_image::{ImageName, Reference, look_up_credentials};
 use bollard::auth::DockerCredentials;
 use bollard::query_parameters::BuildImageOptionsBuilder;
 use futures_util::StreamExt;
 
-use super::credentials::{Places, look_up};
+use super::credentials::{for_engine, sources};
 use super::layers::Layers;
 use super::pull::{message, with_readable_credentials};
-use super::reference::{ImageName, Reference};
 use super::{failure, inspect, look};
 use crate::backend::PullProgress;
 use crate::engine::api::Api;
@@ -144,6 +144,7 @@ pub(in crate::engine) fn build(
         lines.end(line);
         None
     });
+    let failed = failed.map_err(|closed| failure::of_engine(&closed))?;
     watcher.done();
     if let Some(error) = broken.lock().ok().and_then(|mut broken| broken.take()) {
         return Ok(Built::Unsent(error));
@@ -164,7 +165,7 @@ fn of_failure(api: &Api, error: bollard::errors::Error) -> Result<Built, ImageEr
     use bollard::errors::Error;
     match error {
         Error::DockerResponseServerError { .. } | Error::DockerStreamError { .. } => {
-            Ok(Built::Failed(failure::words(&message(error))))
+            Ok(Built::Failed(failure::printable(&message(error))))
         }
         other => {
             let error = api.explain("build the image", other, std::time::Duration::ZERO);
@@ -191,12 +192,12 @@ fn noting(
 
 /// Only of the registries that the Dockerfile names.
 fn credentials(api: &Api, bases: &[Reference]) -> Option<HashMap<String, DockerCredentials>> {
-    let places = Places::of_this_user(api);
+    let places = sources(api);
     let mut seen = BTreeSet::new();
     let mut found = HashMap::new();
     for base in bases.iter().filter(|base| seen.insert(base.registry().to_owned())) {
-        if let Some(credentials) = look_up(base, &places).credentials {
-            let sent = credentials.for_engine(base.registry());
+        if let Some(credentials) = look_up_credentials(base, &places).credentials {
+            let sent = for_engine(&credentials, base.registry());
             found.insert(sent.serveraddress.clone().unwrap_or_default(), sent);
         }
     }

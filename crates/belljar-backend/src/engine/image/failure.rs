@@ -1,8 +1,8 @@
-//! What an engine says when it cannot get or make an image, and what to do then.
+//! Explains why an engine could not fetch or build an image, and what to do.
 
+use belljar_image::{DOCKER_HUB, Reference};
 use belljar_spec::text::escape;
 
-use super::reference::Reference;
 use super::{command, how_to_build};
 use crate::engine::api::{Api, ApiError};
 use crate::error::ImageError;
@@ -13,13 +13,13 @@ const MAX_LENGTH: usize = 1000;
 /// The engine itself is the trouble.
 pub(super) fn of_engine(error: &ApiError) -> ImageError {
     ImageError {
-        why: words(&belljar_spec::text::error_chain(error)),
+        why: printable(&belljar_spec::text::error_chain(error)),
         fix: "see the engine's log".to_owned(),
     }
 }
 
 /// An engine's message can hold what a registry or a Dockerfile made up.
-pub(super) fn words(message: &str) -> String {
+pub(super) fn printable(message: &str) -> String {
     let mut shown: String = escape(message.trim().as_bytes()).replace("\\u{a}", " ");
     if let Some((cut, _)) = shown.char_indices().nth(MAX_LENGTH) {
         shown.truncate(cut);
@@ -35,10 +35,10 @@ pub(super) fn of_pull(
     message: &str,
     trouble: Option<&str>,
 ) -> ImageError {
-    let mut why = format!("cannot fetch \"{reference}\": {}", words(message));
+    let mut why = format!("cannot fetch \"{reference}\": {}", printable(message));
     let cause = cause(message);
     if let Some(trouble) = trouble {
-        why.push_str(&format!("; and no credentials were used: {}", words(trouble)));
+        why.push_str(&format!("; and no credentials were used: {}", printable(trouble)));
     }
     let command = command(api);
     if let Some(build) = how_to_build(reference) {
@@ -46,7 +46,7 @@ pub(super) fn of_pull(
     }
     let fix = match cause {
         Cause::Credentials => match reference.registry() {
-            super::reference::DOCKER_HUB => {
+            DOCKER_HUB => {
                 format!("log in ({command} login), or check that the name is right")
             }
             registry => format!("log in: {command} login {registry}"),
@@ -73,8 +73,8 @@ enum Cause {
 /// Engines report it as text only.
 fn cause(message: &str) -> Cause {
     let message = message.to_ascii_lowercase();
-    let says = |words: &[&str]| words.iter().any(|word| message.contains(word));
-    if says(&[
+    let contains = |phrases: &[&str]| phrases.iter().any(|phrase| message.contains(phrase));
+    if contains(&[
         "unauthorized",
         "authentication required",
         "access denied",
@@ -84,9 +84,9 @@ fn cause(message: &str) -> Cause {
         "invalid username/password",
     ]) {
         Cause::Credentials
-    } else if says(&["manifest unknown", "not found", "name unknown", "does not exist"]) {
+    } else if contains(&["manifest unknown", "not found", "name unknown", "does not exist"]) {
         Cause::Missing
-    } else if says(&[
+    } else if contains(&[
         "dial tcp",
         "no such host",
         "connection refused",
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_message_cannot_drive_a_terminal_nor_fill_it() {
-        assert_eq!(words("a\u{1b}[2Jb\nc\n"), "a\\u{1b}[2Jb c");
-        assert_eq!(words(&"x".repeat(5000)).chars().count(), MAX_LENGTH + 1);
+        assert_eq!(printable("a\u{1b}[2Jb\nc\n"), "a\\u{1b}[2Jb c");
+        assert_eq!(printable(&"x".repeat(5000)).chars().count(), MAX_LENGTH + 1);
     }
 }

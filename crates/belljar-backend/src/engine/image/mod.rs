@@ -1,4 +1,4 @@
-//! The image that a container starts from: found, and fetched as the policy says.
+//! Finds the image that a container starts from, and fetches it if the policy allows it.
 
 mod architecture;
 mod build;
@@ -6,20 +6,17 @@ mod credentials;
 mod failure;
 mod layers;
 mod pull;
-mod reference;
 
+pub use belljar_image::{BadReference, ImageName, Reference};
 use belljar_spec::{Pull, RunSpec};
 use bollard::models::ImageInspect;
 
-use super::api::{Api, QUICK};
+use super::api::{Api, QUICK_TIMEOUT};
 use crate::backend::{Fetch, ImageFacts};
 use crate::error::ImageError;
 
 pub use build::{Archive, Build, BuildNetwork, Built, Cache, HeldImage};
 pub(super) use build::{build, held};
-pub use reference::{BadReference, ImageName, Reference};
-
-use credentials::Places;
 
 pub(super) fn find(
     api: &Api,
@@ -55,7 +52,7 @@ fn fetched(
     reference: &Reference,
     watcher: &dyn crate::backend::PullProgress,
 ) -> Result<ImageInspect, ImageError> {
-    let pulled = pull::pull(api, reference, &Places::of_this_user(api), watcher);
+    let pulled = pull::pull(api, reference, &credentials::sources(api), watcher);
     watcher.done();
     pulled?;
     // By the very name that was fetched: an image of the same short name that was built here is another.
@@ -85,7 +82,7 @@ fn look(api: &Api, name: &ImageName) -> Result<Option<ImageInspect>, ImageError>
 }
 
 fn inspect(api: &Api, name: &str) -> Result<Option<ImageInspect>, ImageError> {
-    match api.wait("look for the image", QUICK, api.docker.inspect_image(name)) {
+    match api.wait("look for the image", QUICK_TIMEOUT, api.docker.inspect_image(name)) {
         Ok(found) => Ok(Some(found)),
         Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(failure::of_engine(&error)),

@@ -2,34 +2,34 @@
 
 use std::time::Duration;
 
+use belljar_image::{CredentialLookup, CredentialSources, Reference, look_up_credentials};
 use bollard::query_parameters::CreateImageOptionsBuilder;
 use bollard::{BollardRequest, Docker};
 use futures_util::StreamExt;
 
-use super::credentials::{Lookup, Places, look_up};
+use super::credentials::for_engine;
 use super::failure;
 use super::layers::Layers;
-use super::reference::Reference;
 use crate::backend::PullProgress;
 use crate::engine::api::Api;
 use crate::error::ImageError;
 
-/// A pull takes as long as it takes; an engine that says nothing for so long has given up.
-const SILENT: Duration = Duration::from_secs(600);
+/// A pull has no time limit, but an engine that reports nothing for so long has stopped.
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(600);
 
 pub(super) fn pull(
     api: &Api,
     reference: &Reference,
-    places: &Places,
+    places: &CredentialSources,
     watcher: &dyn PullProgress,
 ) -> Result<(), ImageError> {
-    let Lookup { credentials, trouble } = look_up(reference, places);
+    let CredentialLookup { credentials, trouble } = look_up_credentials(reference, places);
     // Without a version Docker would fetch every tag there is.
     let options = CreateImageOptionsBuilder::new()
         .from_image(&reference.repository())
         .tag(reference.version())
         .build();
-    let sent = credentials.as_ref().map(|found| found.for_engine(reference.registry()));
+    let sent = credentials.as_ref().map(|found| for_engine(found, reference.registry()));
     let docker = with_readable_credentials(&api.docker);
     let failed = |message: String| {
         let message = match &credentials {
@@ -38,11 +38,11 @@ pub(super) fn pull(
         };
         failure::of_pull(api, reference, &message, trouble.as_deref())
     };
-    api.wait_for(async {
+    let pulled = api.wait_for(async {
         let mut lines = docker.create_image(Some(options), None, sent);
         let mut layers = Layers::default();
         loop {
-            let line = match tokio::time::timeout(SILENT, lines.next()).await {
+            let line = match tokio::time::timeout(PROGRESS_TIMEOUT, lines.next()).await {
                 Err(_) => return Err(failed("the engine sent nothing for 10 minutes".to_owned())),
                 Ok(None) => return Ok(()),
                 Ok(Some(Err(error))) => return Err(failed(message(error))),
@@ -53,7 +53,8 @@ pub(super) fn pull(
                 watcher.fetched(&reference.to_string(), bytes, of);
             }
         }
-    })
+    });
+    pulled.unwrap_or_else(|closed| Err(failure::of_engine(&closed)))
 }
 
 /// The engine's own message, if it sent one.

@@ -57,7 +57,11 @@ pub(crate) fn spec() -> RunSpec {
         oci_runtime: None,
         egress: belljar_spec::egress::EgressSpec::default(),
         agent: None,
+        terminal_agent: None,
+        shell: None,
+        git_identity: None,
         commands: Default::default(),
         untrusted_tree: None,
+        denied_calls: Default::default(),
     }
 }

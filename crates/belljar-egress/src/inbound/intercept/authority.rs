@@ -78,7 +78,7 @@ fn params() -> Result<CertificateParams, InterceptError> {
     // The default is derived from the key, which all leaf certificates share, and some clients refuse a repeated
     // serial.
     let mut serial = [0; 16];
-    aws_lc_rs::rand::fill(&mut serial).map_err(|_| InterceptError::Random)?;
+    getrandom::fill(&mut serial).map_err(|_| InterceptError::Random)?;
     serial[0] = serial[0] & 0x3f | 0x40; // positive, and always of the same length
     params.serial_number = Some(SerialNumber::from_slice(&serial));
     Ok(params)

@@ -4,7 +4,7 @@
 
 use std::io;
 
-use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
+use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 
 const MAGIC: u32 = 0xfeed_feed;
 const VERSION: u32 = 2;

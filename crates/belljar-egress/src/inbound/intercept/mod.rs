@@ -48,11 +48,11 @@ pub(crate) struct Interceptor {
 pub(crate) enum InterceptError {
     #[error("{0}")]
     Rule(String),
-    #[error("a certificate cannot be made: {0}")]
+    #[error("cannot create a certificate: {0}")]
     Certificate(#[from] rcgen::Error),
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
-    #[error("there are no random bytes")]
+    #[error("cannot read random bytes")]
     Random,
 }
 

@@ -1,6 +1,8 @@
 //! A proxy in a thread of the test, which acts as supervisor, client and host.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "a test; not each uses all")]
 
+pub mod hosts;
+
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,15 +15,17 @@ use belljar_egress::{ServeError, serve};
 use belljar_spec::egress::{
     EgressDenied, EgressEvent, EgressPolicy, EgressSpec, PROXY_PORT, SecretValue,
 };
+use belljar_spec::network_list::NetworkList;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub struct Proxy {
     pub control: OwnedFd,
-    inside: SocketAddr,
+    pub inside: SocketAddr,
     events: Receiver<EgressEvent>,
     narrowed: Receiver<u64>,
+    changed: Receiver<u64>,
     pub trust: Option<Trust>,
     pub received: Vec<EgressEvent>,
     thread: JoinHandle<Result<(), ServeError>>,
@@ -50,22 +54,36 @@ impl Proxy {
         let inside = listen(&control, PROXY_PORT);
         let listening = control.try_clone().unwrap();
         let ((sender, events), (shut, narrowed)) = (channel(), channel());
+        let (report, changed) = channel();
         std::thread::spawn(move || {
             while let Ok(Some((message, _))) = receive(&listening) {
                 match message {
                     FromProxy::Event(event) => drop(sender.send(event)),
                     FromProxy::Narrowed { closed } => drop(shut.send(closed)),
+                    FromProxy::ListChanged { closed } => drop(report.send(closed)),
                     _ => return,
                 }
             }
         });
-        Self { control, inside, events, narrowed, trust, received: Vec::new(), thread }
+        Self { control, inside, events, narrowed, changed, trust, received: Vec::new(), thread }
     }
 
     /// Ends the set-up phase, and returns how many connections were closed with it.
     pub fn narrow(&self) -> u64 {
         send(self.control.as_fd(), &ToProxy::Narrow, None).unwrap();
         self.narrowed.recv_timeout(TIMEOUT).unwrap()
+    }
+
+    /// Changes the list, and returns how much was closed.
+    pub fn change(&self, list: NetworkList) -> u64 {
+        send(self.control.as_fd(), &ToProxy::ChangeList(Box::new(list)), None).unwrap();
+        self.changed.recv_timeout(TIMEOUT).unwrap()
+    }
+
+    /// The same, to these hosts alone.
+    pub fn change_to(&self, allow: &[&str]) -> u64 {
+        let allow = allow.iter().map(|rule| (*rule).to_owned()).collect();
+        self.change(NetworkList { allow, ..NetworkList::default() })
     }
 
     /// The status of a CONNECT request.

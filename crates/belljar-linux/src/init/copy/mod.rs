@@ -35,8 +35,9 @@ pub(super) fn work(work: &Work) -> i32 {
                 1
             }
         },
-        Work::Unpack { path, modes } => {
-            match unpack::unpack(path.as_path(), *modes, stdin, complain) {
+        Work::Unpack { path, modes, read_only } => {
+            let how = unpack::UnpackRules { modes: *modes, read_only: *read_only };
+            match unpack::unpack(path.as_path(), how, stdin, complain) {
                 Ok(unpack::UnpackOutcome::Whole) => 0,
                 Ok(unpack::UnpackOutcome::WithFailures) => 1,
                 Err(error) => {

@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
-use belljar_spec::wire::UnpackModes;
 use belljar_spec::wire::archive::{Entry, EntryKind, MAX_DEPTH};
+use belljar_spec::wire::{ReadOnlyFiles, UnpackModes};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -50,8 +50,7 @@ fn unpacked(path: &Path, bytes: &[u8]) -> (Result<UnpackOutcome, UnpackError>, V
         let _ = fs::File::from(write).write_all(&bytes); // the reader may have enough of it
     });
     let mut messages = Vec::new();
-    let outcome =
-        unpack(path, UnpackModes::Umask, read.as_fd(), |message| messages.push(message.to_owned()));
+    let outcome = unpack(path, rules(), read.as_fd(), |message| messages.push(message.to_owned()));
     drop(read);
     writer.join().unwrap();
     (outcome, messages)
@@ -319,4 +318,8 @@ fn a_listing_names_what_is_there_and_reads_nothing_of_it() {
     assert_eq!(listed(&tree.join("file/below")).unwrap(), []);
     let long = tree.join("x".repeat(300));
     assert!(matches!(listed(&long), Err(ListError::Look { .. })));
+}
+
+fn rules() -> super::unpack::UnpackRules {
+    super::unpack::UnpackRules { modes: UnpackModes::Umask, read_only: ReadOnlyFiles::Replace }
 }

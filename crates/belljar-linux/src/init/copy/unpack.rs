@@ -10,15 +10,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::OsText;
-use belljar_spec::wire::UnpackModes;
 use belljar_spec::wire::archive::{ArchiveError, Entry, EntryKind, HEADER, MAX_PATH};
+use belljar_spec::wire::{ReadOnlyFiles, UnpackModes};
+use rustix::buffer::spare_capacity;
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, Timespec, Timestamps, chmodat, fchmod, futimens, mkdirat,
     openat, renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
-const CHUNK: usize = 64 * 1024;
+/// As much as the pipe of a copy holds.
+const CHUNK: usize = 256 * 1024;
 /// Further failures only set the exit code.
 const MAX_MESSAGES: usize = 100;
 /// What a file or directory of ours does not get, as with the usual umask.
@@ -54,14 +56,20 @@ pub(super) enum UnpackOutcome {
     WithFailures,
 }
 
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UnpackRules {
+    pub(super) modes: UnpackModes,
+    pub(super) read_only: ReadOnlyFiles,
+}
+
 pub(super) fn unpack(
     path: &Path,
-    modes: UnpackModes,
+    how: UnpackRules,
     from: BorrowedFd<'_>,
     complain: impl FnMut(&str),
 ) -> Result<UnpackOutcome, UnpackError> {
     let mut input = Input { from, buffer: Vec::new(), start: 0, left: 0 };
-    let mut place = UnpackTarget { path, modes, top: None, levels: Vec::new(), temporary: 0 };
+    let mut place = UnpackTarget { path, how, top: None, levels: Vec::new(), temporary: 0 };
     let mut failures = Failures { count: 0, complain };
     loop {
         let entry = input.next_entry()?;
@@ -81,6 +89,10 @@ pub(super) fn unpack(
                     return Err(UnpackError::Top { path, error });
                 }
                 failures.add(&format!("cannot make {path}: {}", std::io::Error::from(error)));
+            }
+            Err(UnpackFailure::ReadOnly) => {
+                let path = OsText::from(place.shown(&entry));
+                failures.add(&format!("{path} is read-only, and was not replaced; use --force"));
             }
         }
     }
@@ -110,6 +122,8 @@ impl<C: FnMut(&str)> Failures<C> {
 /// What is wrong with one entry, or with everything.
 enum UnpackFailure {
     Entry(Errno),
+    /// A file that nobody may write is in its place.
+    ReadOnly,
     Fatal(UnpackError),
 }
 
@@ -170,14 +184,13 @@ impl Input<'_> {
         self.start = 0;
         let have = self.buffer.len();
         debug_assert!(have <= HEADER + MAX_PATH);
-        self.buffer.resize(have + CHUNK, 0);
+        self.buffer.reserve(CHUNK);
         let length = loop {
-            match rustix::io::read(self.from, &mut self.buffer[have..]) {
+            match rustix::io::read(self.from, spare_capacity(&mut self.buffer)) {
                 Err(Errno::INTR) => {}
                 other => break other,
             }
         };
-        self.buffer.truncate(have + *length.as_ref().unwrap_or(&0));
         match length {
             Ok(0) => Err(UnpackError::Cut),
             Ok(_) => Ok(()),
@@ -189,7 +202,7 @@ impl Input<'_> {
 /// Where entries go.
 struct UnpackTarget<'a> {
     path: &'a Path,
-    modes: UnpackModes,
+    how: UnpackRules,
     top: Option<OwnedFd>,
     /// The directories from the top to the one in which the last entry was made.
     levels: Vec<UnpackLevel>,
@@ -216,13 +229,13 @@ impl UnpackTarget<'_> {
             None => (&b""[..], &entry.path[..]),
         };
         self.enter(above)?;
-        let modes = self.modes;
+        let how = self.how;
         let temporary = self.temporary_name();
         let parent = match self.levels.last() {
             Some(level) => level.fd.as_fd(),
             None => self.top()?,
         };
-        let at = At { parent, name: OsStr::from_bytes(name), modes, temporary };
+        let at = At { parent, name: OsStr::from_bytes(name), how, temporary };
         match entry.kind {
             EntryKind::Directory => {
                 let level = at.directory(entry)?;
@@ -246,7 +259,7 @@ impl UnpackTarget<'_> {
         let above = self.path.parent().filter(|above| !above.as_os_str().is_empty());
         let parent = open_directory(CWD, above.unwrap_or(Path::new(".")).as_os_str(), Follow::Yes)?;
         let temporary = self.temporary_name();
-        At { parent: parent.as_fd(), name, modes: self.modes, temporary }.file_or_link(entry, input)
+        At { parent: parent.as_fd(), name, how: self.how, temporary }.file_or_link(entry, input)
     }
 
     fn top(&mut self) -> Result<BorrowedFd<'_>, UnpackFailure> {
@@ -308,7 +321,7 @@ impl UnpackTarget<'_> {
 struct At<'a> {
     parent: BorrowedFd<'a>,
     name: &'a OsStr,
-    modes: UnpackModes,
+    how: UnpackRules,
     temporary: String,
 }
 
@@ -320,8 +333,8 @@ impl At<'_> {
             Err(error) => return Err(error.into()),
         };
         let fd = open_directory(self.parent, self.name, Follow::No)?;
-        let is_final = self.modes == UnpackModes::Umask && entry.mode & 0o700 == 0o700;
-        let mode = (made && !is_final).then(|| masked(entry.mode, self.modes));
+        let is_final = self.how.modes == UnpackModes::Umask && entry.mode & 0o700 == 0o700;
+        let mode = (made && !is_final).then(|| masked(entry.mode, self.how.modes));
         Ok(UnpackLevel { name: self.name.as_bytes().to_vec(), fd, mode })
     }
 
@@ -329,8 +342,14 @@ impl At<'_> {
     fn file_or_link(&self, entry: &Entry, input: &mut Input<'_>) -> Result<(), UnpackFailure> {
         // A rename onto an empty directory would be refused with an error that explains nothing.
         let there = statat(self.parent, self.name, AtFlags::SYMLINK_NOFOLLOW);
-        if there.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory) {
-            return Err(Errno::ISDIR.into());
+        match there.as_ref().map(|stat| (FileType::from_raw_mode(stat.st_mode), stat.st_mode)) {
+            Ok((FileType::Directory, _)) => return Err(Errno::ISDIR.into()),
+            Ok((FileType::RegularFile, mode))
+                if mode & 0o222 == 0 && self.how.read_only == ReadOnlyFiles::Refuse =>
+            {
+                return Err(UnpackFailure::ReadOnly);
+            }
+            _ => {}
         }
         let temporary = self.temporary.as_str();
         let made = match entry.kind {
@@ -377,7 +396,7 @@ impl At<'_> {
                 }
             }
         }
-        fchmod(&file, masked(entry.mode, self.modes))?;
+        fchmod(&file, masked(entry.mode, self.how.modes))?;
         let modified = Timespec { tv_sec: entry.modified, tv_nsec: 0 };
         let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
         let times = Timestamps { last_access: now, last_modification: modified };

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use belljar_spec::wire::{AttestationKind, Descendants, ExecRequest, Stdio, Work};
 use belljar_spec::{
-    Attestation, Expectation, ExpectedKernel, OsText, Reach, Rlimit, ToleratedMount, User,
+    Attestation, Expectation, ExpectedKernel, MountReach, OsText, Rlimit, ToleratedMount, User,
 };
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{WaitOptions, waitpid};
@@ -130,20 +130,48 @@ fn be_init(left_out: &str) -> ! {
     }
 }
 
-fn be_command(left_out: &str) -> ! {
-    confine::readback(); // as PID 1 does, in a process without threads
+/// For the tests of the set-up, in the sandbox's first process: PID 1's steps, then those of a command, which prints its
+/// attestation.
+pub(crate) fn attest_as_init(setup: &InitSetup) -> ! {
+    if let Err(error) = super::init(setup) {
+        print_and_exit(Err(error));
+    }
+    confine::readback();
+    match fork_with_threads().unwrap() {
+        None => {
+            arrange_stdio();
+            let whole = LockDownSetup { init: setup, listener_socket: None };
+            print_and_exit(super::command(&whole).and_then(|()| attest(setup, &request())))
+        }
+        Some(child) => {
+            waitpid(Some(child), WaitOptions::empty()).unwrap();
+            exit_now(0)
+        }
+    }
+}
+
+/// Whoever started the test may have left other descriptors open.
+fn arrange_stdio() {
     let stdio = [0, 1, 2].map(|number| adopt_descriptor(number).unwrap());
     let copy = |fd: &OwnedFd| fcntl_dupfd_cloexec(fd, 3).unwrap();
     let copies = stdio.iter().map(copy).collect();
     std::mem::forget(stdio);
-    arrange_descriptors(0, copies).unwrap(); // whoever started the test may have left others open
+    arrange_descriptors(0, copies).unwrap();
+}
+
+fn be_command(left_out: &str) -> ! {
+    confine::readback(); // as PID 1 does, in a process without threads
+    arrange_stdio();
     if left_out == DESCRIPTOR {
         let null = std::fs::File::open("/dev/null").unwrap();
         let open = fcntl_dupfd_cloexec(&null, 7).unwrap();
         rustix::io::fcntl_setfd(&open, rustix::io::FdFlags::empty()).unwrap();
         std::mem::forget(open);
     }
-    let attested = run_without(COMMAND, left_out).and_then(|()| attest(&setup(), &request()));
+    print_and_exit(run_without(COMMAND, left_out).and_then(|()| attest(&setup(), &request())))
+}
+
+fn print_and_exit(attested: Result<Attestation, ConfineError>) -> ! {
     let line = match attested {
         Ok(attestation) => format!("ATTESTED {}\n", serde_json::to_string(&attestation).unwrap()),
         Err(error) => format!("FAILED {}\n", belljar_spec::text::error_chain(&error)),
@@ -158,7 +186,8 @@ fn be_command(left_out: &str) -> ! {
 
 fn run_without(steps: &[LockDownStep], left_out: &str) -> Result<(), ConfineError> {
     let mut others = steps.iter().filter(|step| step.name != left_out);
-    others.try_for_each(|step| (step.apply)(&setup()))
+    others
+        .try_for_each(|step| (step.apply)(&LockDownSetup { init: &setup(), listener_socket: None }))
 }
 
 fn setup() -> InitSetup {
@@ -189,7 +218,7 @@ fn request() -> ExecRequest {
 fn expectation() -> Expectation {
     let any = ToleratedMount {
         target: OsText::from("/"),
-        reach: Reach::AndBelow,
+        reach: MountReach::AndBelow,
         fstypes: Vec::new(),
         read_only: false,
     };
@@ -201,9 +230,12 @@ fn expectation() -> Expectation {
         groups: Vec::new(),
         mounts: Vec::new(),
         tolerated: vec![any],
+        private_mounts: false,
         apart_from: BTreeMap::new(),
         sizes: Vec::new(),
         dies_with_launcher: false,
+        init: None,
+        hostname: None,
         seccomp_filters: crate::filter::PROGRAMS,
         landlock: landlock_version(),
         rlimits: [("core".to_owned(), CORE)].into(),

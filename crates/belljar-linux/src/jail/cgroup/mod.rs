@@ -11,13 +11,17 @@ mod v2;
 pub use orphans::{may_have_orphans, remove_orphaned_groups};
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::{CgroupUse, Limits, Usage};
 use rustix::process::Pid;
 
 use belljar_sys::cgroup_files;
-use belljar_sys::mountinfo::MountTable;
+use belljar_sys::mountinfo::{MountLine, MountTable};
+
+/// What an ordinary user without a control group is told.
+const SETUP_FIX: &str = "sudo belljar setup, which gives your user a control group";
 
 /// The directory below which root keeps the groups of runs.
 const TOP: &str = "belljar";
@@ -43,6 +47,12 @@ pub enum CgroupError {
     Manager { why: String },
     #[error("cannot make a {controller} control group for this run any more")]
     Missing { controller: &'static str },
+    #[error("cannot open {}", .path.display())]
+    Open {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
     #[error("the control group {} is still busy", .path.display())]
     Busy { path: PathBuf },
 }
@@ -106,9 +116,11 @@ pub fn detect() -> Available {
     let Ok(table) = MountTable::read() else {
         return nothing("the mount table cannot be read");
     };
-    let current = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let current = belljar_sys::kernel_file::read_text("/proc/self/cgroup").unwrap_or_default();
     let is_root = rustix::process::geteuid().is_root();
-    if let Some(hierarchies) = v1::detect(&table, &current, is_root) {
+    if !all_read_only(&table)
+        && let Some(hierarchies) = v1::detect(&table, &current, is_root)
+    {
         return Available::V1(hierarchies);
     }
     if let Some(parent) = v2::detect(&table, &current, is_root) {
@@ -116,16 +128,28 @@ pub fn detect() -> Available {
     }
     match scope::detect(&table) {
         Some(manager) if !is_root => Available::Manager { manager },
+        _ if all_read_only(&table) => Available::None {
+            why: "the control groups are read-only here, as in a container".to_owned(),
+            fix: "limit the container itself: docker run --memory 4g --cpus 2 …".to_owned(),
+        },
         _ => nothing("no control group is delegated to this user"),
     }
 }
 
 fn nothing(why: &str) -> Available {
-    Available::None {
-        why: why.to_owned(),
-        fix: "run belljar in a delegated scope: systemd-run --user --scope -p Delegate=yes belljar run …"
-            .to_owned(),
-    }
+    Available::None { why: why.to_owned(), fix: SETUP_FIX.to_owned() }
+}
+
+fn is_read_only(mount: &MountLine) -> bool {
+    mount.options.split(',').any(|option| option == "ro")
+}
+
+/// Whether nothing that holds limits can be written. Where version 1 has the controllers, a version 2 beside it has none.
+fn all_read_only(table: &MountTable) -> bool {
+    let v1: Vec<&MountLine> =
+        table.of_type("cgroup").filter(|line| v1::holds_limits(line)).collect();
+    let limiting = if v1.is_empty() { table.of_type("cgroup2").collect() } else { v1 };
+    !limiting.is_empty() && limiting.into_iter().all(is_read_only)
 }
 
 /// A run's group or groups. Dropping it removes nothing: see [`Group::remove`].
@@ -134,11 +158,23 @@ pub struct Group {
     kind: GroupKind,
 }
 
+/// How the first process of a run gets into its group.
+#[derive(Debug)]
+pub(crate) enum Entrance {
+    /// Version 1: it writes itself into each of these files. A launcher that moves another process waits some
+    /// milliseconds for all processors; a process with one thread that moves itself does not. The opener's rights count.
+    Files(Vec<OwnedFd>),
+    /// Version 2: it is created in this directory.
+    Directory(OwnedFd),
+    /// The manager of the group moves it, once it exists.
+    Moved,
+}
+
 #[derive(Debug)]
 enum GroupKind {
-    V1(v1::Group),
-    V2(v2::Group),
-    Scope(scope::Group),
+    V1(v1::GroupV1),
+    V2(v2::GroupV2),
+    Scope(scope::ScopeGroup),
 }
 
 impl Group {
@@ -154,39 +190,52 @@ impl Group {
                 None => Ok(None),
                 Some(controller) => Err(CgroupError::Missing { controller: controller.name() }),
             },
-            Available::V1(hierarchies) => Ok(v1::Group::make(hierarchies, run, limits)?
+            Available::V1(hierarchies) => Ok(v1::GroupV1::make(hierarchies, run, limits)?
                 .map(|group| Self { kind: GroupKind::V1(group) })),
             Available::V2 { parent } => {
-                let group = v2::Group::make(parent, run, limits)?;
+                let group = v2::GroupV2::make(parent, run, limits)?;
                 Ok(Some(Self { kind: GroupKind::V2(group) }))
             }
             Available::Manager { .. } => {
-                Ok(Some(Self { kind: GroupKind::Scope(scope::Group::new(run, limits)) }))
+                Ok(Some(Self { kind: GroupKind::Scope(scope::ScopeGroup::new(run, limits)) }))
             }
         }
     }
 
-    /// The first process. A scope comes into being with it.
-    pub fn begin(&mut self, pid: Pid) -> Result<(), CgroupError> {
-        match &mut self.kind {
-            GroupKind::Scope(scope) => scope.take(pid),
-            GroupKind::V1(_) | GroupKind::V2(_) => self.add(pid),
+    /// For the first process.
+    pub(crate) fn entrance(&self) -> Result<Entrance, CgroupError> {
+        match &self.kind {
+            GroupKind::Scope(_) => Ok(Entrance::Moved),
+            GroupKind::V1(group) => {
+                let files = group.directories();
+                let files = files.iter().map(|directory| open_tasks(directory));
+                Ok(Entrance::Files(files.collect::<Result<_, _>>()?))
+            }
+            GroupKind::V2(group) => open_directory(group.directory()).map(Entrance::Directory),
         }
     }
 
-    pub fn add(&self, pid: Pid) -> Result<(), CgroupError> {
-        self.directories().iter().try_for_each(|directory| {
-            write(&directory.join("cgroup.procs"), &pid.as_raw_nonzero().to_string())
-        })
+    /// The first process exists. A scope comes into being with it; the other kinds have it already.
+    pub fn begin(&mut self, pid: Pid) -> Result<(), CgroupError> {
+        match &mut self.kind {
+            GroupKind::Scope(scope) => scope.take(pid),
+            GroupKind::V1(_) | GroupKind::V2(_) => Ok(()),
+        }
     }
 
     /// Nothing but these is in the group.
     pub fn holds_exactly(&self, pids: &[Pid]) -> Result<(), CgroupError> {
         let mut wanted: Vec<i32> = pids.iter().map(|pid| pid.as_raw_nonzero().get()).collect();
         wanted.sort_unstable();
-        for directory in self.directories() {
+        let directories = self.directories();
+        if directories.is_empty() {
+            // A scope that no process was given to.
+            let (path, value) = (PathBuf::from("cgroup.procs"), format!("{wanted:?}"));
+            return Err(CgroupError::NotHeld { path, value, found: "no control group".to_owned() });
+        }
+        for directory in directories {
             let path = directory.join("cgroup.procs");
-            let list = std::fs::read_to_string(&path).unwrap_or_default();
+            let list = belljar_sys::kernel_file::read_text(&path).unwrap_or_default();
             let mut found: Vec<i32> = list.lines().filter_map(|pid| pid.parse().ok()).collect();
             found.sort_unstable();
             if found != wanted {
@@ -236,6 +285,17 @@ impl Group {
         }
         self.directories().iter().try_for_each(|directory| remove_directory(directory))
     }
+}
+
+fn open_tasks(directory: &Path) -> Result<OwnedFd, CgroupError> {
+    let path = directory.join("tasks");
+    let file = std::fs::File::options().write(true).open(&path);
+    file.map(OwnedFd::from).map_err(|error| CgroupError::Open { path, error })
+}
+
+fn open_directory(path: &Path) -> Result<OwnedFd, CgroupError> {
+    let directory = std::fs::File::open(path);
+    directory.map(OwnedFd::from).map_err(|error| CgroupError::Open { path: path.to_owned(), error })
 }
 
 fn first_set(limits: &Limits) -> Option<Controller> {
@@ -297,10 +357,12 @@ fn set_and_verify(path: &Path, value: &str) -> Result<(), CgroupError> {
 
 /// Memory is counted in pages, so less by a page is the same.
 fn verify_value(path: &Path, value: &str) -> Result<(), CgroupError> {
-    let found = std::fs::read_to_string(path).unwrap_or_default();
+    let found = belljar_sys::kernel_file::read_text(path).unwrap_or_default();
     let found = found.trim();
+    let counts_pages =
+        path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"memory."));
     let same_pages = match (value.parse::<u64>(), found.parse::<u64>()) {
-        (Ok(wanted), Ok(found)) => wanted.abs_diff(found) < 65536,
+        (Ok(wanted), Ok(found)) => counts_pages && wanted.abs_diff(found) < 65536,
         _ => false,
     };
     if found == value || same_pages {
@@ -311,4 +373,23 @@ fn verify_value(path: &Path, value: &str) -> Result<(), CgroupError> {
         value: value.to_owned(),
         found: found.to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_writable_v2_beside_read_only_hierarchies_of_v1_holds_no_limits() {
+        let read_only = |text: &str| all_read_only(&MountTable::parse(text.as_bytes()));
+        let memory =
+            |mode: &str| format!("31 1 0:29 / /c/memory {mode} - cgroup cgroup rw,memory\n");
+        let unified = "35 1 0:33 / /c/unified rw - cgroup2 cgroup2 rw\n";
+        let systemd = "36 1 0:34 / /c/systemd rw - cgroup cgroup rw,name=systemd\n";
+        assert!(read_only(&(memory("ro") + unified + systemd)));
+        assert!(!read_only(&(memory("rw") + unified + systemd)));
+        assert!(!read_only(unified));
+        assert!(read_only(&unified.replace(" rw -", " ro -")));
+        assert!(!read_only(""), "nothing is mounted");
+    }
 }

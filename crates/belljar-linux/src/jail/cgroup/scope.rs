@@ -35,13 +35,13 @@ fn find_busctl() -> Option<PathBuf> {
 }
 
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct ScopeGroup {
     name: String,
     limits: Limits,
     directory: Option<PathBuf>,
 }
 
-impl Group {
+impl ScopeGroup {
     pub(super) fn new(run: &str, limits: &Limits) -> Self {
         Self { name: format!("belljar-{run}.scope"), limits: limits.clone(), directory: None }
     }
@@ -86,7 +86,9 @@ impl Group {
 }
 
 fn directory_of(pid: Pid, scope: &str) -> Option<PathBuf> {
-    let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", pid.as_raw_nonzero())).ok()?;
+    let groups =
+        belljar_sys::kernel_file::read_text(format!("/proc/{}/cgroup", pid.as_raw_nonzero()))
+            .ok()?;
     let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     let table = MountTable::read().ok()?;
     let mount = table.of_type("cgroup2").next()?.mount_point.clone();

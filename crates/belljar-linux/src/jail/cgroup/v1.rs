@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use belljar_spec::{Limits, Usage};
+use belljar_spec::{Limits, Usage, user_cgroup};
 use belljar_sys::cgroup_files::{read_keyed, read_number};
-use belljar_sys::mountinfo::MountTable;
+use belljar_sys::mountinfo::{MountLine, MountTable};
 
-use super::{CgroupError, Controller, TOP, make_directory, set_and_verify};
+use super::{CgroupError, Controller, TOP, is_read_only, make_directory, set_and_verify};
 
 /// Where groups can be made; `None` for a controller that is not there or not ours.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,25 +21,31 @@ pub(super) fn detect(table: &MountTable, current: &str, is_root: bool) -> Option
     let find = |controller: &str| {
         let has = |options: &str| options.split(',').any(|option| option == controller);
         let mount = table.of_type("cgroup").find(|line| has(&line.super_options))?;
+        if is_read_only(mount) {
+            return None; // as in a container
+        }
         if is_root {
             return Some(mount.mount_point.join(TOP));
         }
-        // `5:memory:/some/group`: an ordinary user can only make groups below where it is.
+        // `5:memory:/some/group`: an ordinary user can make groups below where it is, if that was given to it.
         let path = current.lines().find_map(|line| {
             let mut fields = line.splitn(3, ':').skip(1);
             let controllers = fields.next()?;
             controllers.split(',').any(|name| name == controller).then(|| fields.next())?
         })?;
-        let directory = mount.mount_point.join(path.trim_start_matches('/'));
-        may_make_in(&directory).then_some(directory)
+        let delegated = mount.mount_point.join(path.trim_start_matches('/'));
+        // Or in what `belljar setup` made: v1 lets a user move its processes there from anywhere.
+        let own = || mount.mount_point.join(user_cgroup(rustix::process::geteuid().as_raw()));
+        [delegated].into_iter().chain(std::iter::once_with(own)).find(|place| may_make_in(place))
     };
-    let mounted = table.of_type("cgroup").any(|line| {
-        ["memory", "cpu", "pids"]
-            .iter()
-            .any(|name| line.super_options.split(',').any(|o| o == *name))
-    });
+    let mounted = table.of_type("cgroup").any(holds_limits);
     let found = Hierarchies { memory: find("memory"), cpu: find("cpu"), pids: find("pids") };
     mounted.then_some(found)
+}
+
+/// Whether this hierarchy has a controller that limits are held by.
+pub(super) fn holds_limits(line: &MountLine) -> bool {
+    line.super_options.split(',').any(|option| ["memory", "cpu", "pids"].contains(&option))
 }
 
 fn may_make_in(directory: &Path) -> bool {
@@ -61,11 +67,7 @@ impl Hierarchies {
             Some(_) => Ok(format!("cgroup v1 {} controller, read back", controller.name())),
             None => Err((
                 format!("no {} control group is delegated to this user", controller.name()),
-                format!(
-                    "ask root for a cgroup: in the {} hierarchy, mkdir a group, chown it to your user, and start belljar \
-                     in it",
-                    controller.name()
-                ),
+                super::SETUP_FIX.to_owned(),
             )),
         }
     }
@@ -81,13 +83,13 @@ impl Hierarchies {
 }
 
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct GroupV1 {
     memory: Option<PathBuf>,
     cpu: Option<PathBuf>,
     pids: Option<PathBuf>,
 }
 
-impl Group {
+impl GroupV1 {
     /// A hierarchy in which this run has no limit gets no directory: attaching costs time.
     pub(super) fn make(
         hierarchies: &Hierarchies,
@@ -206,10 +208,10 @@ mod tests {
     fn a_limit_without_its_hierarchy_is_an_error_and_leaves_nothing() {
         let parent = std::env::temp_dir().join(format!("belljar-v1-{}", std::process::id()));
         let hierarchies = Hierarchies { memory: Some(parent.clone()), cpu: None, pids: None };
-        let missing = Group::make(&hierarchies, "r", &limits(Some(1 << 20), Some(8)));
+        let missing = GroupV1::make(&hierarchies, "r", &limits(Some(1 << 20), Some(8)));
         assert!(matches!(missing, Err(CgroupError::Missing { controller: "pids" })), "{missing:?}");
         assert!(!parent.exists());
         // The control: a controller without a limit need not exist.
-        assert!(matches!(Group::make(&hierarchies, "r", &limits(None, None)), Ok(None)));
+        assert!(matches!(GroupV1::make(&hierarchies, "r", &limits(None, None)), Ok(None)));
     }
 }

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use belljar_spec::Limits;
 use belljar_sys::mountinfo::MountTable;
 
-use super::{CgroupError, Controller, TOP, make_directory, set_and_verify, verify_value, write};
+use super::{
+    CgroupError, Controller, TOP, is_read_only, make_directory, set_and_verify, verify_value, write,
+};
 
 const CONTROLLERS: &str = "+memory +pids +cpu";
 
@@ -13,6 +15,9 @@ const CONTROLLERS: &str = "+memory +pids +cpu";
 pub(super) fn detect(table: &MountTable, current: &str, is_root: bool) -> Option<PathBuf> {
     let mount = table.of_type("cgroup2").next()?;
     let root = &mount.mount_point;
+    if is_read_only(mount) {
+        return None; // as in a container
+    }
     if is_root {
         return has_controllers(root).then(|| root.join(TOP));
     }
@@ -35,20 +40,22 @@ fn is_ours(directory: &Path) -> bool {
 }
 
 fn has_controllers(directory: &Path) -> bool {
-    let list = std::fs::read_to_string(directory.join("cgroup.controllers")).unwrap_or_default();
+    let list = belljar_sys::kernel_file::read_text(directory.join("cgroup.controllers"))
+        .unwrap_or_default();
     list.split_whitespace().any(|name| name == "memory")
 }
 
 pub(super) fn holds(parent: &Path, controller: Controller) -> Result<String, (String, String)> {
     // Root's directory may not exist yet; the one above it decides.
     let at = if parent.is_dir() { parent } else { parent.parent().unwrap_or(parent) };
-    let list = std::fs::read_to_string(at.join("cgroup.controllers")).unwrap_or_default();
+    let list =
+        belljar_sys::kernel_file::read_text(at.join("cgroup.controllers")).unwrap_or_default();
     if list.split_whitespace().any(|name| name == controller.name()) {
         return Ok(format!("cgroup v2 {} controller, read back", controller.name()));
     }
     Err((
         format!("the {} controller is not delegated in {}", controller.name(), at.display()),
-        "systemctl edit user@.service: [Service] Delegate=cpu memory pids".to_owned(),
+        super::SETUP_FIX.to_owned(),
     ))
 }
 
@@ -57,11 +64,11 @@ pub(super) fn directory_of(parent: &Path, run: &str) -> PathBuf {
 }
 
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct GroupV2 {
     directory: PathBuf,
 }
 
-impl Group {
+impl GroupV2 {
     pub(super) fn make(parent: &Path, run: &str, limits: &Limits) -> Result<Self, CgroupError> {
         if !parent.is_dir() {
             if let Some(above) = parent.parent() {
@@ -123,7 +130,7 @@ pub(super) fn verify(directory: &Path, limits: &Limits) -> Result<(), CgroupErro
 /// the delegated group ourselves, we move into a leaf of it first.
 fn enable(parent: &Path) -> Result<(), CgroupError> {
     let control = parent.join("cgroup.subtree_control");
-    let have = std::fs::read_to_string(&control).unwrap_or_default();
+    let have = belljar_sys::kernel_file::read_text(&control).unwrap_or_default();
     if ["memory", "pids", "cpu"]
         .iter()
         .all(|wanted| have.split_whitespace().any(|name| name == *wanted))

@@ -40,7 +40,7 @@ fn swapping<'a>(
         .args(["/workspace/mine", "60000"])
         .arg(&secrets);
     let mut running = testbed.start_inside(&run)?;
-    running.hear("flipping")?;
+    running.wait_for_line("flipping")?;
     Ok((trial, secrets, running))
 }
 

@@ -25,7 +25,7 @@ impl<'a> Trial<'a> {
         for name in ["file", "kept", "other", "sub/inner"] {
             testbed.file(&tree.join(name), "original\n")?;
         }
-        let name = testbed.word()?;
+        let name = testbed.unique_name()?;
         Ok(Self { testbed, tree, name })
     }
 

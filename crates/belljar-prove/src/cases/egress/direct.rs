@@ -93,7 +93,7 @@ fn resolvers(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     straight(testbed, &servers)
 }
 
-/// A resolver on the host's loopback is refused in another way, and is the business of another case.
+/// A resolver on the host's loopback is refused differently, which another case covers.
 fn is_elsewhere(server: std::net::IpAddr) -> bool {
     !server.is_loopback()
 }

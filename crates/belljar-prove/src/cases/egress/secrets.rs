@@ -22,7 +22,7 @@ pub(super) const CASES: &[Case] = &[Case {
 
 /// Made of the stage's own name, so that nothing of another test is found.
 pub(super) fn canary(testbed: &TestBed) -> Result<String, TestBedError> {
-    Ok(format!("canary-{}", testbed.word()?))
+    Ok(format!("canary-{}", testbed.unique_name()?))
 }
 
 pub(super) fn backwards(text: &str) -> String {

@@ -5,12 +5,16 @@ use belljar_spec::{AgentSpec, Money, OsText};
 
 use super::super::{Remaining, SessionUse, adapter};
 
+/// What keeps codex from requests that the run denies.
+const QUIET: &str = "-c features.api_key_model_discovery=false -c features.plugins=false -c features.apps=false \
+                     -c analytics.enabled=false";
 const ID: &str = "0b9c5b43-5f7e-4b67-9d53-0f0b8f5b1a11";
 
 fn spec(kind: AgentKind) -> AgentSpec {
     AgentSpec {
         kind,
         program: vec![OsText::from(kind.name())],
+        format: None,
         prompt: "do it; $(rm -rf /)".into(),
         model: None,
         args: Vec::new(),
@@ -55,8 +59,9 @@ fn a_session_is_begun_continued_and_forked() {
             format!("{claude} --resume {ID} --fork-session --dangerously-skip-permissions"),
         ]
     );
-    let codex =
-        "codex exec --json --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox";
+    let codex = format!(
+        "codex exec --json --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox {QUIET}"
+    );
     assert_eq!(
         called(AgentKind::Codex),
         [format!("{codex} -"), format!("{codex} resume {ID} -"), format!("{codex} fork {ID} -"),]
@@ -94,11 +99,15 @@ fn model_budgets_permissions_and_further_arguments_are_passed() {
     let codex = "codex exec --json --skip-git-repo-check";
     assert_eq!(
         called(AgentKind::Codex, Permissions::AcceptEdits),
-        format!("{codex} -c sandbox_mode=\"workspace-write\" --model m --extra a b resume {ID} -")
+        format!(
+            "{codex} -c sandbox_mode=\"workspace-write\" {QUIET} --model m --extra a b resume {ID} -"
+        )
     );
     assert_eq!(
         called(AgentKind::Codex, Permissions::Ask),
-        format!("{codex} -c sandbox_mode=\"read-only\" --model m --extra a b resume {ID} -")
+        format!(
+            "{codex} -c sandbox_mode=\"read-only\" {QUIET} --model m --extra a b resume {ID} -"
+        )
     );
     let gemini = "gemini --output-format stream-json --approval-mode";
     assert_eq!(
@@ -110,6 +119,15 @@ fn model_budgets_permissions_and_further_arguments_are_passed() {
         format!("{gemini} default --resume {ID} --model m --extra a b")
     );
     assert_eq!(called(AgentKind::Command, Permissions::Ask), "command --extra a b");
+}
+
+#[test]
+fn the_operators_settings_of_codex_come_after_ours() {
+    let args = vec!["-c".to_owned(), "features.apps=true".to_owned()];
+    let spec = AgentSpec { args, ..spec(AgentKind::Codex) };
+    let argv = called(&spec, &sessions()[0], Remaining::default());
+    let (ours, theirs) = (argv.find("features.apps=false"), argv.find("features.apps=true"));
+    assert!(ours.is_some() && ours < theirs, "{argv}");
 }
 
 /// A session id comes from the sandbox.

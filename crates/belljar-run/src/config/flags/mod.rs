@@ -46,6 +46,11 @@ impl GivenFlags {
         self.values.push((flag, values.into_iter().collect()));
     }
 
+    /// Whether a flag has a value.
+    pub fn is_given(&self, name: &str) -> bool {
+        self.values.iter().any(|(flag, values)| flag.name == name && !values.is_empty())
+    }
+
     /// One layer per flag, so that the origin of each key names its flag. `-c` comes first: a specific flag overrides
     /// it. `reach` is what `--learn` asks for.
     pub fn parse(&self, reach: Reach) -> Result<Vec<Override>, FlagError> {

@@ -17,7 +17,7 @@ pub struct Flag {
     /// With its dashes, as origins and errors show it.
     pub name: &'static str,
     pub short: Option<char>,
-    /// What `--help` calls the value.
+    /// What `--help` calls the value. Empty for a flag without one, which sets its key to `true`.
     pub value_name: &'static str,
     /// Where `--help` lists it; the general options have no heading.
     pub heading: Option<&'static str>,
@@ -61,6 +61,11 @@ impl Flag {
     /// Whether it can be given more than once.
     pub fn is_repeatable(&self) -> bool {
         matches!(self.parser, FlagParser::Many(_))
+    }
+
+    /// Whether it has no value and sets its key to `true`.
+    pub fn is_switch(&self) -> bool {
+        self.value_name.is_empty()
     }
 
     /// Whether its values must be UTF-8.
@@ -121,12 +126,14 @@ flags! {
             "When the engine pulls the image: missing, always or never";
         "--oci-runtime" "NAME", sandbox.oci_runtime, Key,
             "The engine's runtime, such as runsc (gVisor)";
-        "--user" "UID[:GID]", sandbox.user, Key,
+        "--user" | 'u' "UID[:GID]", sandbox.user, Key,
             "The uid[:gid] inside; not 0";
         "--require" "CLAUSE", policy.require, Many(Text(require)),
             "Refuse to start unless this clause is enforced";
         "--waive" "CLAUSE=REASON", policy.waive, Many(Text(waive)),
             "Start even if this clause is not enforced; the reason is recorded";
+        "--trace-denied" "", sandbox.trace_denied, Key,
+            "Record system calls that the filter refuses, for belljar why";
     }
     Some("Agent") => {
         "--agent" "KIND", agent.kind, Key,
@@ -189,11 +196,11 @@ flags! {
             "Number of processes and threads";
         "--disk" "SIZE", limits.disk, Key,
             "Bytes that the run may write to disk";
-        "--timeout" "SPAN", limits.time, Key,
+        "--timeout" "DURATION", limits.time, Key,
             "Stop the run after this time (90s, 4h; a bare number is seconds)";
-        "--idle" "SPAN", limits.idle, Key,
+        "--idle" "DURATION", limits.idle, Key,
             "Stop the run after this long without output; an agent, without an event";
-        "--stop-timeout" "SPAN", limits.stop_timeout, Key,
+        "--stop-timeout" "DURATION", limits.stop_timeout, Key,
             "Time between TERM and KILL when the run is stopped";
     }
     Some("Environment") => {

@@ -6,12 +6,14 @@ use belljar_bind::file_clock::Arrival;
 use belljar_record::{HomeKey, ballast, writable_trees};
 use belljar_spec::{RunId, WritableTree};
 
-use super::super::agent_home::prepare_agent_home;
+use super::super::agent_home::prepare_home;
 use super::super::run_dir::RunDir;
+use super::super::select_backend::{Prepared, settle_shell};
 use super::super::{LaunchError, agent, bypass_requires_boundary, network_bridge, resume_check};
 use super::bound::{BoundLaunch, Pinned};
 use super::paths::{disk_limit, host_paths, set_run_id};
 use super::{Launch, NotRun};
+use crate::config::refuse_planned;
 
 pub(super) struct Accepted<'l, 'b> {
     launch: Launch<'l, 'b>,
@@ -60,7 +62,7 @@ fn pin(launch: &mut Launch<'_, '_>, run_dir: &RunDir) -> Result<Pinned, LaunchEr
     let bridge = network_bridge::prepare(run_dir, prepared, secrets)?;
     let _pinned = agent::bring_home(home, run_dir, prepared)?; // until its layers are taken over too
     let user_home = std::env::var_os("HOME").map(PathBuf::from);
-    prepare_agent_home(&run_dir.home(), &prepared.spec, user_home.as_deref())?;
+    prepare_home(&run_dir.home(), &prepared.spec, user_home.as_deref())?;
     run_dir.make_targets(&prepared.plan)?;
     let owner = match prepared.plan.image {
         Some(_) => HomeKey::load_or_make(home.path())?.owner_label(),
@@ -71,6 +73,10 @@ fn pin(launch: &mut Launch<'_, '_>, run_dir: &RunDir) -> Result<Pinned, LaunchEr
     wary_of.extend(untrusted.map(|tree| WritableTree::by_path(tree.as_path().to_owned())));
     let mut paths = host_paths(home, run_dir, &prepared.plan, wary_of, owner);
     paths.seed = agent::seed(home, prepared);
+    if prepared.plan.image.is_some() {
+        let Prepared { backend, plan, spec, .. } = &mut **prepared;
+        settle_shell(&**backend, plan, spec, Some(&paths))?;
+    }
     // Reported before it is done: it can take long, and as much of the disk as the tree.
     for copy in belljar_bind::copies_ahead(&prepared.plan, &paths) {
         observer.warned(&format!(
@@ -81,6 +87,7 @@ fn pin(launch: &mut Launch<'_, '_>, run_dir: &RunDir) -> Result<Pinned, LaunchEr
         ));
     }
     let bound = prepared.backend.bind(&prepared.plan, &paths)?;
+    refuse_planned(&prepared.spec, &prepared.plan.mounts)?;
     let missing = bound.posture.unmet(&prepared.spec.required, &prepared.spec.waivers);
     if !missing.is_empty() {
         // Binding may have found out more.

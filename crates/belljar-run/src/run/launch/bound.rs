@@ -9,7 +9,8 @@ use super::super::run_dir::RunDir;
 use super::super::{LaunchError, agent, network_bridge};
 use super::recorded::Recorded;
 use super::{Launch, NotRun};
-use crate::supervise::{DiskLimit, LaunchOptions, Layers, NetworkBridge};
+use crate::login::{RunLogin, refresh_token};
+use crate::supervise::{DiskLimit, LaunchOptions, Layers, LoginKeeper, NetworkBridge};
 
 pub(super) struct BoundLaunch<'l, 'b> {
     pub(super) launch: Launch<'l, 'b>,
@@ -31,6 +32,8 @@ impl<'l, 'b> BoundLaunch<'l, 'b> {
         bound.warnings.iter().for_each(|warning| launch.observer.warned(warning));
         let Launch { home, prepared, secrets, .. } = &launch;
         let masks = network_bridge::masks(&secrets_of(&prepared.spec), secrets);
+        let login = RunLogin::of(&prepared.spec);
+        let masks = masks.and(login.iter().filter_map(|login| refresh_token(&login.source)));
         let log = RunLog::begin(home, &run_dir, (prepared, &bound.posture), masks)
             .map_err(NotRun::without_end)?;
         let live = run_dir.sign.share().map_err(|error| {
@@ -41,6 +44,7 @@ impl<'l, 'b> BoundLaunch<'l, 'b> {
             run: run_dir.id,
             arrived,
             keep: prepared.keep,
+            ttl: prepared.ttl,
             disk,
             layers: Layers {
                 run: run_dir.id,
@@ -53,6 +57,7 @@ impl<'l, 'b> BoundLaunch<'l, 'b> {
             agent: agent::loop_options(&checkpoint, prepared, &bound),
             checkpoint,
             rules: crate::exec_rules::ExecRules::new(&prepared.spec.commands),
+            login: login.and_then(|login| LoginKeeper::new(login, secrets)).map(Box::new),
         };
         Ok(Recorded { launch, run_dir, bound, log, options })
     }

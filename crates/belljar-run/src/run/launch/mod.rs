@@ -2,6 +2,7 @@
 
 mod accepted;
 mod bound;
+mod closing;
 mod paths;
 mod recorded;
 mod running;
@@ -10,6 +11,8 @@ use belljar_record::Outcome;
 use belljar_record::home::Home;
 use belljar_spec::RunId;
 use belljar_spec::egress::SecretValue;
+
+pub use closing::Close;
 
 use super::select_backend::Prepared;
 use super::{LaunchError, Observer, Streams};
@@ -21,9 +24,10 @@ pub fn launch(
     home: &Home,
     prepared: Prepared<'_>,
     streams: Streams,
+    close: Close,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, LaunchError> {
-    launch_for(home, prepared, Caller::Here(streams), observer)
+    launch_for(home, prepared, Caller::Here(streams), close, observer)
 }
 
 /// Tries the operator's backends in their order, until one has run the command.
@@ -31,6 +35,7 @@ pub(crate) fn launch_for(
     home: &Home,
     mut prepared: Prepared<'_>,
     mut caller: Caller,
+    close: Close,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, LaunchError> {
     // Until a command is released, since another backend's proxy may need them too.
@@ -43,7 +48,7 @@ pub(crate) fn launch_for(
             caller: &mut caller,
             observer,
         };
-        let NotRun { error, record } = match launch.run() {
+        let NotRun { error, record } = match launch.run(close) {
             Ok(outcome) => break Ok(outcome),
             Err(not_run) => not_run,
         };
@@ -83,7 +88,7 @@ struct Launch<'l, 'b> {
 
 impl Launch<'_, '_> {
     /// One attempt on one backend.
-    fn run(self) -> Result<Outcome, NotRun> {
+    fn run(self, close: Close) -> Result<Outcome, NotRun> {
         let backend = self.prepared.plan.backend;
         let accepted = self.accept()?; // a run directory and its liveness lock
         let _span = tracing::debug_span!("launch", run = %accepted.id(), %backend).entered();
@@ -91,7 +96,7 @@ impl Launch<'_, '_> {
         let recorded = bound.record()?; // run.start is written, and on disk before the gate opens
         let running = recorded.start()?; // the boundary stands, the command waits at the gate
         let finished = running.finish()?; // attested, released, supervised to its end; run.stop is on disk
-        Ok(finished.close()) // the liveness lock goes, and then clients are notified
+        Ok(finished.close(close)) // the liveness lock goes, and clients are notified
     }
 }
 

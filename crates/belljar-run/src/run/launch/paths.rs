@@ -58,6 +58,9 @@ pub(super) fn host_paths(
         MountKind::Bind { source: Source::Path { path }, access: Access::Writable, .. } => {
             std::fs::canonicalize(path.as_path()).ok().map(WritableTree::by_path)
         }
+        MountKind::Sent { source, access: Access::Writable, .. } => {
+            std::fs::canonicalize(source.as_path()).ok().map(WritableTree::by_path)
+        }
         _ => None,
     }));
     let user_home = std::env::var_os("HOME").map(PathBuf::from);
@@ -84,12 +87,19 @@ fn own_directories(home: &Home, user_home: Option<&std::path::Path>) -> Vec<Path
     };
     let config = below("XDG_CONFIG_HOME", user_home.map(|home| home.join(".config")));
     let runtime = below("XDG_RUNTIME_DIR", None);
+    // Another home than this one may be the usual one, with other runs' records.
+    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
+    let state = state.or_else(|| user_home.map(|home| home.join(".local/state")));
+    let usual = |name: &str| state.as_ref().map(|state| state.join(name));
     [
         Some(home.path().to_owned()),
+        usual("belljar"),
+        usual("belljar-logins"),
         config,
         runtime,
         Some("/etc/belljar".into()),
         Some("/run/belljar".into()),
+        crate::login::lock_directory(|name| std::env::var_os(name)),
     ]
     .into_iter()
     .flatten()

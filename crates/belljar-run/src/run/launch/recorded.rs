@@ -1,13 +1,14 @@
 //! A recorded launch: `run.start` is written, and the boundary is to be made.
 
 use belljar_backend::{Bound, Link, Pod, StartError, Started};
+use belljar_bind::file_clock::Arrival;
 use belljar_record::Outcome;
 use belljar_spec::text::error_chain;
 use belljar_spec::{LayeredTree, LinkKind, Moment, Posture, RunState};
 use belljar_workspace::WrittenTree;
 
 use super::super::LaunchError;
-use super::super::log::{Anchored, RunLog};
+use super::super::log::RunLog;
 use super::super::outcome::not_started;
 use super::super::run_dir::RunDir;
 use super::paths::written_trees;
@@ -27,18 +28,21 @@ pub(super) struct Recorded<'l, 'b> {
 pub(super) struct Facts {
     pub(super) layered: Vec<LayeredTree>,
     pub(super) written: Vec<WrittenTree>,
-    /// The last moment at which nothing of the run can have written.
-    pub(super) since: Moment,
+    pub(super) arrived: Arrival,
+    /// The last moment at which nothing of the run can have written, where the command does not wait at a gate.
+    pub(super) since: Option<Moment>,
 }
 
 impl<'l, 'b> Recorded<'l, 'b> {
     /// Makes the boundary, opens the channel, and has the command's process made behind it.
     pub(super) fn start(self) -> Result<Running<'l, 'b>, NotRun> {
         let Self { launch, run_dir, bound, mut log, options } = self;
+        let starts_at_once = !launch.prepared.backend.features().has_boundary();
         let facts = Facts {
             layered: bound.layered.clone(),
             written: written_trees(&launch.prepared.plan, &bound),
-            since: options.arrived.passed(),
+            arrived: options.arrived,
+            since: starts_at_once.then(|| options.arrived.passed()),
         };
         options.live.set_state(RunState::Starting);
         let posture = bound.posture.clone();
@@ -58,19 +62,25 @@ fn boundary(
     log: &mut RunLog,
 ) -> Result<(Box<dyn Pod>, Sandboxes, Opened), LaunchError> {
     let plan = &launch.prepared.plan;
+    let features = launch.prepared.backend.features();
     let mut pod = launch.prepared.backend.open(&bound)?;
     let Bound { sandbox, expectation, posture, .. } = bound;
     let promised = Promised { expectation, posture, keep: options.keep };
+    if !features.has_boundary() {
+        log.sync()?; // nothing holds the command back once it is started
+    }
     let started = pod.start(sandbox)?;
-    let link = launch.prepared.backend.features().link;
     let mut sandboxes = Sandboxes::new(started, plan, promised);
-    check_link(link, sandboxes.main().started())
-        .map_err(|error| and_destroy(&mut sandboxes, error.into()))?;
+    check_link(features.link, sandboxes.main().started())
+        .map_err(LaunchError::from)
+        // `run.start` is on disk before the command is released. Here, while the sandbox sets itself up.
+        .and_then(|()| log.sync())
+        .map_err(|error| and_destroy(&mut sandboxes, error))?;
     let opened = open(&mut sandboxes, plan, &options.run, launch.caller)
         .map_err(LaunchError::from)
         .and_then(|mut opened| {
             let main = sandboxes.main_mut();
-            main.started_mut().sandbox.make_limits()?; // while the sandbox builds its root; what PID 1 makes inherits them
+            main.started_mut().sandbox.make_limits()?; // what PID 1 makes inherits them
             opened.ask_for_command(&mut sandboxes, plan, launch.caller)?;
             log.started(sandboxes.main().started())?; // while the command locks itself down
             Ok(opened)
@@ -113,8 +123,8 @@ pub(super) fn record_failure(
 ) -> NotRun {
     let backend = launch.prepared.plan.backend;
     let outcome: Outcome = not_started(run_dir.id, backend, posture, &error);
-    match log.close(launch.home, &outcome) {
-        Ok(Anchored::Yes) => {}
+    match log.stop(&outcome).map(|index| index.write(launch.home)) {
+        Ok(Ok(())) => {}
         _ => return NotRun::without_end(error),
     }
     let record = AttemptRecord::Whole(run_dir.id);

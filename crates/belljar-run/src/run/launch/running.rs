@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use belljar_backend::Pod;
-use belljar_record::Outcome;
-use belljar_spec::StopReason;
-use belljar_spec::text::error_chain;
+use belljar_record::{Outcome, RunIndex};
 use belljar_spec::wire::control::FromSupervisor;
+use belljar_spec::{RunState, StopReason};
 use belljar_workspace::AtEnd;
 
 use super::super::LaunchError;
-use super::super::housekeeping::{self, Housekeeping};
-use super::super::log::{Anchored, RunLog};
+use super::super::housekeeping::{Housekeeping, Reconcile};
+use super::super::log::RunLog;
 use super::super::outcome::mark_output_lost;
 use super::super::run_dir::RunDir;
+use super::closing::{Closing, Tidying};
 use super::recorded::{Facts, and_destroy, record_failure};
-use super::{Launch, NotRun};
+use super::{Close, Launch, NotRun};
 use crate::supervise::{Caller, LaunchOptions, Opened, Sandboxes, Supervised, Supervision};
 
 pub(super) struct Running<'l, 'b> {
@@ -45,19 +45,19 @@ impl<'l, 'b> Running<'l, 'b> {
                 return Err(record_failure(&launch, run_dir, log, posture, error));
             }
         };
-        if let Some(found) = housekeeping.and_then(Housekeeping::finish) {
+        let (found, reconcile) = housekeeping.map_or((None, Reconcile::No), Housekeeping::finish);
+        if let Some(found) = found {
             launch.observer.reconciled(&found);
         }
         let mut outcome = take_outcome(&launch, &run_dir, &facts, &mut sandboxes, &mut supervised);
         if let Err(error) = log.recorder.settle() {
             mark_output_lost(&mut outcome, &error);
         }
-        let anchored = log.close(launch.home, &outcome).map_err(|error| {
+        let index = log.stop(&outcome).map_err(|error| {
             let error = Box::new(error);
             NotRun::without_end(LaunchError::EndNotRecorded { run: run_dir.id, error })
         })?;
-        outcome.unanchored = anchored == Anchored::No;
-        Ok(Finished { launch, run_dir, outcome, supervised, anchored })
+        Ok(Finished { launch, run_dir, outcome, supervised, index, reconcile })
     }
 }
 
@@ -121,11 +121,17 @@ fn take_outcome(
         directory: &launch.home.run_dir(&run_dir.id),
         layered: &facts.layered,
         written: &facts.written,
-        since: facts.since,
+        // Nothing released is nothing written.
+        since: facts.since.or(supervised.released).unwrap_or_else(|| facts.arrived.passed()),
         lasted: Duration::from_millis(usage.wall_ms),
     });
+    // What did not come back whole, and what a sandbox that broke the channel's rules sent, is only looked at.
+    let is_whole = supervised.not_returned.is_none() && reason != StopReason::Tampered;
     if let Some(why) = supervised.not_returned.take() {
         workspace.get_or_insert_default().failed = Some(why);
+    }
+    if let Some(report) = workspace.as_mut().filter(|report| is_whole && report.failed.is_none()) {
+        report.applied = belljar_workspace::apply_at_end(launch.home, &run_dir.id, &facts.layered);
     }
     let went_away = || "lost: the sandbox ended without reporting how the command ended".to_owned();
     let lost = (reason == StopReason::Lost).then(went_away);
@@ -142,7 +148,6 @@ fn take_outcome(
         attestation: supervised.main.attestation.take(),
         skipped_backends: launch.prepared.skipped_backends().to_vec(),
         detail: supervised.detail().or(lost),
-        unanchored: false,
         leak,
         workspace,
         agent: supervised.agent.take().map(Box::new),
@@ -155,23 +160,47 @@ pub(super) struct Finished<'l, 'b> {
     run_dir: RunDir,
     outcome: Outcome,
     supervised: Supervised,
-    anchored: Anchored,
+    index: RunIndex,
+    reconcile: Reconcile,
 }
 
 impl Finished<'_, '_> {
-    pub(super) fn close(self) -> Outcome {
-        let Self { launch, run_dir, outcome, supervised, anchored } = self;
-        // What is left, or not in the ledger, is seen to by the next command, through the liveness lock.
-        let is_done = anchored == Anchored::Yes && outcome.leak.is_none();
-        if is_done && let Err(error) = run_dir.close() {
-            // The record is complete: the next command finds the liveness lock free, and removes it.
-            tracing::warn!(error = %error_chain(&error), "the liveness lock was not removed");
+    /// Closes the run, and notifies whoever follows it.
+    pub(super) fn close(self, close: Close) -> Outcome {
+        let Self { launch, run_dir, outcome, mut supervised, index, reconcile } = self;
+        let keeps_entry = outcome.leak.is_some();
+        if !keeps_entry {
+            // From here on nothing but its index is missing: whoever looks at the run waits for it, or writes it.
+            run_dir.sign.set_state(RunState::Stopped);
         }
-        supervised.notify_clients(outcome.report()); // after the lock: clients that ask again find the run stopped
-        if is_done {
-            let spec = &launch.prepared.spec;
-            housekeeping::retain(launch.home, spec.name.clone(), spec.retention);
+        let login = supervised.login.take();
+        let spec = &launch.prepared.spec;
+        let tidying = Tidying { name: spec.name.clone(), retention: spec.retention, reconcile };
+        let closing = Closing { home: launch.home.clone(), run_dir, index, keeps_entry, tidying };
+        let left = closing.close(close);
+        report_to_caller(launch.caller, &outcome);
+        supervised.notify_clients(outcome.report());
+        if let Some((home, tidying)) = left {
+            tidying.tidy_up(&home);
         }
+        drop(login); // last: it may wait for a token endpoint, and nobody waits with it
         outcome
     }
+}
+
+/// A command that could not be executed was never released, so its client is not the supervisor's yet.
+fn report_to_caller(caller: &mut Caller, outcome: &Outcome) {
+    let (Caller::There { connection, .. }, Some(failure)) = (caller, &outcome.failure) else {
+        return;
+    };
+    connection.send(&FromSupervisor::Launched {
+        run: outcome.id,
+        backend: outcome.backend,
+        posture: Box::new(outcome.posture.clone()),
+        skipped_backends: outcome.skipped_backends.clone(),
+        ports: Vec::new(),
+    });
+    connection.send(&FromSupervisor::TaskFailed { task: 0, failure: failure.clone() });
+    connection.send(&FromSupervisor::Stopped(Box::new(outcome.report())));
+    connection.finish(Duration::from_secs(2));
 }

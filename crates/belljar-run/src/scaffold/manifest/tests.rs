@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use belljar_spec::manifest::{Limit, Usd};
+use belljar_spec::manifest::{AgentKind, Limit, Usd};
 use belljar_spec::{BackendChoice, BackendName, HumanDuration, Manifest, Size};
 
 use super::*;

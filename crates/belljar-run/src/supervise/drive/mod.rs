@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use belljar_bind::file_clock::Arrival;
 use belljar_spec::{
-    AgentReport, AgentTotals, AgentWork, Budget, Exit, ExitSource, Failure, Moment, ResumeKind,
-    ResumeOrigin, SessionTotals, StopReason,
+    AgentReport, AgentWork, Budget, Exit, ExitSource, Failure, Moment, ResumeKind, ResumeOrigin,
+    SessionTotals, StopReason, counted,
 };
 use rustix::event::PollFd;
 
@@ -25,8 +25,9 @@ pub(super) use agent_recorder::AgentRecorder;
 pub(super) use checkpoint_task::PendingCheckpoint;
 pub(super) use loop_source::{AgentParts, LoopEnded};
 
-use crate::agent::{Adapter, SessionUse, Summary, adapter};
+use crate::agent::{Adapter, Remaining, SessionUse, Summary, adapter_for};
 use crate::loop_policy::{IterationOutcome, Loop};
+use belljar_workspace::FileVersion;
 use belljar_workspace::checkpoint::Subject;
 
 /// What an agent's loop needs besides the run's plan.
@@ -92,6 +93,10 @@ struct Iteration {
     /// Before it could change anything, by the clock of the file system.
     since: Moment,
     cut: Option<Cut>,
+    /// What the agent was told that it may use.
+    remaining: Remaining,
+    /// How often memory had run out in the sandbox before it.
+    oom_kills: u64,
 }
 
 /// Why belljar ended an agent.
@@ -126,6 +131,8 @@ pub(crate) struct Driver {
     /// What the agent reported for that session as a whole.
     totals: SessionTotals,
     message: Option<String>,
+    /// The file of `until`, as it was before the first iteration.
+    leftover: Option<FileVersion>,
     /// A command of the loop ended just now.
     ended: Option<state_machine::LoopTaskEnd>,
     end: Option<DriveEnd>,
@@ -140,13 +147,14 @@ impl Driver {
         let origin = options.resumed_from.as_deref();
         let totals = origin.map(|origin| origin.totals.clone()).unwrap_or_default();
         Self {
-            adapter: adapter(options.work.agent.kind),
+            adapter: adapter_for(options.work.agent.kind, options.work.agent.format),
             state: Loop::new(&options.work, totals),
             begun: Instant::now(),
             step: LoopStep::Begin,
             session: origin.and_then(|origin| origin.session.clone()),
             totals: origin.map(|origin| origin.session_totals).unwrap_or_default(),
             message: None,
+            leftover: None,
             ended: None,
             end: None,
             why: None,
@@ -214,15 +222,35 @@ impl Driver {
 
     fn report(&self, why: String) -> AgentReport {
         AgentReport {
-            totals: self.totals(),
+            totals: self.state.totals_at(self.begun.elapsed()),
             run_iterations: self.state.run_iterations(),
+            unfinished_iteration: None,
             why,
             message: self.message.clone(),
         }
     }
 
-    fn totals(&self) -> AgentTotals {
-        self.state.totals().clone()
+    /// The iteration that has no checkpoint, and what its agent used.
+    fn unfinished(&self) -> Option<(u32, Option<&Summary>)> {
+        match &self.step {
+            LoopStep::Agent(iteration) => {
+                let agent = self.ended.as_ref().and_then(|ended| ended.agent.as_ref());
+                Some((iteration.number, agent.map(AgentRecorder::summary)))
+            }
+            LoopStep::Check { ended, .. } | LoopStep::Checkpoint { ended, .. } => {
+                Some((ended.iteration.number, Some(&ended.summary)))
+            }
+            LoopStep::Begin
+            | LoopStep::SetUp { .. }
+            | LoopStep::Between
+            | LoopStep::Pausing { .. }
+            | LoopStep::Over => None,
+        }
+    }
+
+    /// The reason to report for an end that does not come from the loop.
+    pub(super) fn ended_because(&mut self, why: String) {
+        self.why = Some(why);
     }
 
     /// The policy ended the loop.
@@ -238,6 +266,17 @@ impl Driver {
                 if exit.code != Some(0) =>
             {
                 (StopReason::Exited, *exit)
+            }
+            (StopReason::MaxIterations, true, Some(Failure::NotStarted { exit, .. })) => {
+                (StopReason::Error, exit.unwrap_or(by_us(1)))
+            }
+            (StopReason::MaxIterations, true, Some(Failure::Oom { exit })) => {
+                let killed = Exit { code: None, signal: Some(9), source: ExitSource::Oom };
+                let own = Exit { source: ExitSource::Oom, ..*exit };
+                (StopReason::Oom, if exit.code == Some(0) { killed } else { own })
+            }
+            (StopReason::Failures, _, Some(Failure::Oom { .. })) => {
+                (StopReason::Oom, Exit::of_belljar(1, ExitSource::Oom))
             }
             (StopReason::MaxIterations, true, Some(Failure::Idle)) => (StopReason::Idle, by_us(1)),
             (StopReason::MaxIterations, true, Some(Failure::Budget { what })) => {
@@ -259,6 +298,18 @@ impl Driver {
             }
             _ => (reason, by_us(1)),
         };
+        let why = match (reason, failure) {
+            (StopReason::Oom, _) if once => "its memory ran out".to_owned(),
+            (StopReason::Oom, _) => format!("{why}; the last one because its memory ran out"),
+            (StopReason::Error, Some(Failure::NotStarted { message, .. })) => message.clone(),
+            (StopReason::Failures, Some(Failure::NotStarted { message, .. })) => {
+                format!("{why}; {message}")
+            }
+            (StopReason::Idle, _) => "no event for as long as limits.idle allows".to_owned(),
+            // A single run: its number of iterations says nothing.
+            (_, Some(Failure::Budget { what })) if once => used_up(*what).to_owned(),
+            _ => why,
+        };
         self.end = Some(DriveEnd { reason, exit, report: self.report(why) });
         self.step = LoopStep::Over;
     }
@@ -278,8 +329,24 @@ impl Driver {
                 "ended between two iterations".to_owned()
             }
         };
-        let report = self.report(self.why.clone().unwrap_or(why));
+        let mut report = self.report(self.why.clone().unwrap_or(why));
+        if let Some((number, summary)) = self.unfinished() {
+            report.unfinished_iteration = Some(number);
+            if let Some(Summary { turns, usage, .. }) = summary {
+                report.totals.turns = counted(report.totals.turns, *turns);
+                report.totals.usage.add(usage);
+            }
+        }
         (self.end, report)
+    }
+}
+
+fn used_up(budget: Budget) -> &'static str {
+    match budget {
+        Budget::Time => "its time is used up",
+        Budget::Turns => "its turns are used up",
+        Budget::Cost => "its money is used up",
+        Budget::Tokens => "its tokens are used up",
     }
 }
 

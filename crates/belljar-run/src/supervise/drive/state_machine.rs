@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use belljar_spec::manifest::AgentKind;
 use belljar_spec::wire::control::{ControlError, Streams};
 use belljar_spec::wire::{Descendants, Work};
 use belljar_spec::{
-    Budget, EventKind, ExecFailure, Exit, ExitSource, Failure, OsText, StopReason, Until,
+    Budget, EventKind, ExecFailure, Exit, ExitSource, Failure, OsText, ResumeKind, StopReason,
+    Until,
 };
 use serde_json::json;
 
@@ -18,7 +20,7 @@ use crate::loop_policy::LoopDecision;
 use crate::supervise::sandbox::{NewExec, SandboxState};
 use crate::supervise::{SuperviseError, libc_signal};
 use belljar_record::Recorder;
-use belljar_workspace::{is_file_in, is_file_in_layers};
+use belljar_workspace::{FileVersion, find_file, find_file_in_layers};
 
 /// How long an agent that has reported its result may take to exit.
 pub(super) const LINGER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -131,6 +133,7 @@ impl Driver {
     /// Closes the network access of the set-up before the agent begins.
     fn narrow_network(&mut self, parts: &mut AgentParts<'_>) -> Result<Progress, SuperviseError> {
         parts.sandbox.narrow_network(parts.recorder)?;
+        self.leftover = self.leftover_file();
         self.go(LoopStep::Between)
     }
 
@@ -141,9 +144,11 @@ impl Driver {
     ) -> Result<Progress, SuperviseError> {
         let agent = &self.options.work.agent;
         let session = self.session_use(new_session());
-        let invocation = self.adapter.invocation(agent, &session, self.state.remaining());
+        let remaining = self.state.remaining();
+        let invocation = self.adapter.invocation(agent, &session, remaining);
         let (since, begun, exec) = (before_now(), Instant::now(), parts.sandbox.next_exec());
-        let iteration = Iteration { number, exec, begun, since, cut: None };
+        let oom_kills = parts.sandbox.oom_kills();
+        let iteration = Iteration { number, exec, begun, since, cut: None, remaining, oom_kills };
         let reader = match session {
             SessionUse::New { .. } => self.adapter.reader(),
             SessionUse::Continue { .. } | SessionUse::Fork { .. } => {
@@ -158,7 +163,7 @@ impl Driver {
                 self.wait(LoopStep::Agent(iteration))
             }
             Err(error) => {
-                let failure = Failure::NotStarted { message: error.to_string() };
+                let failure = Failure::NotStarted { message: error.to_string(), exit: None };
                 let ended = AgentEnded {
                     iteration,
                     failure: Some(failure),
@@ -221,8 +226,14 @@ impl Driver {
             (Some(Cut::Lingering), _, agent) => {
                 agent.as_ref().and_then(|agent| agent.parser().verdict())
             }
-            (None, Some(failure), _) => Some(Failure::NotStarted { message: failure.to_string() }),
-            (None, None, Some(agent)) => agent.parser().failure(end.exit),
+            (None, Some(failure), _) => {
+                let message = self.why_not_started(failure, parts.sandbox);
+                Some(Failure::NotStarted { message, exit: Some(end.exit) })
+            }
+            (None, None, Some(agent)) => {
+                let failure = agent.parser().failure(end.exit);
+                failure.map(|failure| self.cause_of(failure, agent, &iteration, parts.sandbox))
+            }
             (None, None, None) => None,
         };
         // Over its budget by what it reported with its result: the work is done all the same, and may be all of it.
@@ -241,7 +252,10 @@ impl Driver {
             Box::new(AgentEnded { iteration, failure, summary, totals, dropped, wall, done: None });
         match self.options.work.repeat.until.clone() {
             None => {}
-            Some(Until::File { path }) => ended.done = Some(self.is_there(path.as_path())),
+            Some(Until::File { path }) => {
+                let found = self.find(path.as_path());
+                ended.done = Some(found.is_some() && found != self.leftover);
+            }
             Some(Until::Says { phrase }) => {
                 let has_phrase = ended.summary.final_text.contains(&phrase);
                 ended.done = Some(has_worked && has_phrase);
@@ -257,6 +271,57 @@ impl Driver {
             }
         }
         self.begin_checkpoint(ended)
+    }
+
+    /// Which program it is, where it was searched, and what helps.
+    fn why_not_started(&self, failure: &ExecFailure, sandbox: &SandboxState) -> String {
+        let agent = &self.options.work.agent;
+        let program = agent.program.first().map(ToString::to_string).unwrap_or_default();
+        let mut why = format!("{program}: {failure}");
+        if !matches!(failure, ExecFailure::NotFound { .. }) {
+            return why;
+        }
+        if !program.contains('/')
+            && let Some(path) = sandbox.search_path()
+        {
+            why.push_str(&format!(" (searched in {path})"));
+        }
+        let key = match agent.kind {
+            AgentKind::Command => "agent.command",
+            AgentKind::Claude | AgentKind::Codex | AgentKind::Gemini => "agent.program",
+        };
+        why.push_str(&format!(
+            "; name its path inside with {key}, and bring a program of the host in with --tool or -v"
+        ));
+        why
+    }
+
+    /// What made the agent fail, where that is known from outside, or is a budget that it was given.
+    fn cause_of(
+        &self,
+        failure: Failure,
+        agent: &AgentRecorder,
+        iteration: &Iteration,
+        sandbox: &mut SandboxState,
+    ) -> Failure {
+        match failure {
+            // An agent that reports a result has outlived what was killed inside.
+            Failure::Exit { exit }
+                if (exit.signal.map(i32::from) == Some(libc_signal::KILL)
+                    || agent.summary().result.is_none())
+                    && sandbox.oom_kills() > iteration.oom_kills =>
+            {
+                Failure::Oom { exit }
+            }
+            Failure::Reported { code: Some(code) } => {
+                let budget = self.adapter.budget_of(&code);
+                match budget.filter(|budget| iteration.remaining.has(*budget)) {
+                    Some(what) => Failure::Budget { what },
+                    None => Failure::Reported { code: Some(code) },
+                }
+            }
+            other => other,
+        }
     }
 
     /// Nothing that the loop starts outlives the loop's time.
@@ -309,14 +374,25 @@ impl Driver {
     }
 
     /// Looked up from outside: what is inside cannot be trusted.
-    fn is_there(&self, path: &std::path::Path) -> bool {
+    fn find(&self, path: &std::path::Path) -> Option<FileVersion> {
         let subject = &self.options.subject;
-        match &self.options.workspace {
-            Some(WorkTree::Layered(index)) => subject.trees.get(*index).is_some_and(|tree| {
-                is_file_in_layers(&subject.directory, &subject.run, tree, path)
-            }),
-            Some(WorkTree::Real(tree)) => is_file_in(tree, path),
-            None => false,
+        match self.options.workspace.as_ref()? {
+            WorkTree::Layered(index) => {
+                let tree = subject.trees.get(*index)?;
+                find_file_in_layers(&subject.directory, &subject.run, tree, path)
+            }
+            WorkTree::Real(tree) => find_file(tree, path),
+        }
+    }
+
+    /// The file of `until`, if it is there before the first iteration: it says nothing about this run's work.
+    fn leftover_file(&self) -> Option<FileVersion> {
+        let Some(Until::File { path }) = &self.options.work.repeat.until else { return None };
+        let kind = self.options.resumed_from.as_ref().map(|origin| origin.kind);
+        match (kind, &self.options.workspace) {
+            // The iteration that was interrupted may have written it into the tree itself.
+            (Some(ResumeKind::Resume), Some(WorkTree::Real(_))) => None,
+            _ => self.find(path.as_path()),
         }
     }
 }
@@ -352,8 +428,8 @@ fn mask(failure: Failure, recorder: &Recorder) -> Failure {
         Failure::Reported { code: Some(word) } => {
             Failure::Reported { code: Some(recorder.secrets().mask_words_of(&word)) }
         }
-        Failure::NotStarted { message } => {
-            Failure::NotStarted { message: recorder.secrets().mask_words_of(&message) }
+        Failure::NotStarted { message, exit } => {
+            Failure::NotStarted { message: recorder.secrets().mask_words_of(&message), exit }
         }
         other => other,
     }

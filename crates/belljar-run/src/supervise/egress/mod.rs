@@ -4,6 +4,7 @@
 //! engine each connection from inside is a stream of the channel, and the proxy gets one end of a socket pair.
 //! Connections from the host go to PID 1 over the channel on every backend.
 
+mod change_list;
 mod files;
 mod narrow;
 mod process;
@@ -12,6 +13,8 @@ mod publish;
 mod record_event;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_change;
 #[cfg(test)]
 mod tests_many;
 #[cfg(test)]
@@ -23,7 +26,8 @@ use std::time::{Duration, Instant};
 
 use belljar_egress::control::ToProxy;
 use belljar_spec::EventKind;
-use belljar_spec::egress::Published;
+use belljar_spec::egress::{Published, RouteSpec, SecretValue};
+use belljar_spec::network_list::NetworkList;
 use belljar_spec::wire::{
     FIRST_ACCEPT_STREAM, FIRST_CONNECT_STREAM, MAX_CONNECTIONS, MAX_CONNECTS, Mux, ToInit,
 };
@@ -32,6 +36,7 @@ use rustix::event::PollFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde_json::json;
 
+use change_list::LiveList;
 pub(crate) use narrow::AfterSetup;
 pub use process::run_proxy_if_requested;
 pub use proxy::EgressError;
@@ -63,11 +68,22 @@ pub(crate) struct NetworkBridge {
     files: Option<MoreFiles>,
     /// Until the set-up is over; `None` where there is none.
     after_setup: Option<AfterSetup>,
+    live: LiveList,
+    /// The proxy died.
+    is_lost: bool,
 }
 
 impl NetworkBridge {
     pub(crate) fn new(proxy: Option<Proxy>, ports: Ports) -> Self {
         Self { proxy, ports, ..Self::default() }
+    }
+
+    pub(super) fn list(&self) -> &NetworkList {
+        &self.live.list
+    }
+
+    pub(super) fn routes(&self) -> &[RouteSpec] {
+        &self.live.start.egress.routes
     }
 
     pub(super) fn published(&self) -> Vec<Published> {
@@ -103,6 +119,13 @@ impl NetworkBridge {
             self.ports.watch(fds);
         }
         self.relays.watch(mux, fds)
+    }
+
+    /// A new value for a secret that the proxy has.
+    pub(super) fn replace_secret(&mut self, value: SecretValue) {
+        if let Some(proxy) = &mut self.proxy {
+            proxy.replace_secret(value);
+        }
     }
 
     pub(super) fn next_moment(&self) -> Option<Instant> {
@@ -152,6 +175,7 @@ impl NetworkBridge {
         recorder: &mut Recorder,
     ) -> Result<(), RecordError> {
         self.proxy = None; // and with it the process
+        self.is_lost = true;
         if let Some(mux) = mux {
             self.relays.break_off(ACCEPTED, mux);
         }

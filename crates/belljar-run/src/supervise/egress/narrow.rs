@@ -6,7 +6,7 @@ use belljar_spec::EventKind;
 use belljar_spec::wire::Mux;
 use serde_json::json;
 
-use super::proxy::NotNarrowed;
+use super::proxy::NotApplied;
 use super::{ACCEPTED, NetworkBridge, Proxy, record_event};
 use belljar_record::{RecordError, Recorder};
 
@@ -37,6 +37,7 @@ impl NetworkBridge {
         let Some(after_setup) = self.after_setup.take() else { return Ok(()) };
         let Some(proxy) = &mut self.proxy else { return Ok(()) };
         let narrowed = proxy.narrow(WITHIN);
+        self.live.list.setup = None;
         // Their other ends are closed, or will be; the processes inside see that now.
         if let Some(mux) = mux.as_deref_mut() {
             self.relays.break_off(ACCEPTED, mux);
@@ -45,12 +46,13 @@ impl NetworkBridge {
             Ok(closed) => {
                 self.take_proxy_events(mux, recorder)?; // what happened before comes before
                 recorder.event(EventKind::EgressNarrowed, &json!({ "closed": closed }))?;
-                if after_setup == AfterSetup::Nothing {
+                // The operator may have added hosts meanwhile.
+                if after_setup == AfterSetup::Nothing && self.live.list.is_empty() {
                     self.finish(recorder)?;
                 }
                 Ok(())
             }
-            Err(NotNarrowed(why)) => {
+            Err(NotApplied(why)) => {
                 for event in self.proxy.iter_mut().flat_map(Proxy::take_early) {
                     record_event(event, recorder)?;
                 }

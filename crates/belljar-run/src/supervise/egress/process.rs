@@ -1,14 +1,13 @@
 //! `belljar __egress`: the proxy of one run, in a process that is confined to the network.
 
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use belljar_sys::self_confine::confine_to_network;
-use belljar_sys::{close_from, signal};
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, setrlimit};
+
+use crate::detach::detach_from_caller;
 
 /// The argument that makes a process a proxy.
 pub(super) const ARGUMENT: &str = "__egress";
@@ -55,23 +54,10 @@ pub fn run_proxy_if_requested(args: impl Iterator<Item = OsString>) -> Option<i3
 }
 
 fn serve() -> Result<(), Box<dyn std::error::Error>> {
-    let control = leave_the_caller()?;
+    let control = detach_from_caller()?;
     bound_log()?;
     confine_to_network(&readable())?;
     Ok(belljar_egress::serve(control)?)
-}
-
-/// Whatever the supervisor had blocked, ignored or left open is none of ours; a signal to its group neither.
-fn leave_the_caller() -> Result<OwnedFd, Errno> {
-    signal::reset_all()?;
-    signal::ignore_broken_pipe();
-    close_from(3)?;
-    let _ = rustix::process::setsid(); // fails only where it is one already
-    rustix::process::chdir("/")?;
-    let control = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
-    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    rustix::stdio::dup2_stdin(&null)?;
-    Ok(control)
 }
 
 /// The log on standard output, if there is one, is the only file that it can write: the kernel bounds it too.

@@ -7,7 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use belljar_egress::control::{ControlError, FromProxy, Setup, ToProxy, Trust, receive, send};
-use belljar_spec::egress::EgressEvent;
+use belljar_spec::egress::{EgressEvent, SecretValue};
+use belljar_spec::network_list::NetworkList;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
@@ -62,17 +63,17 @@ pub(crate) struct Proxy {
 #[derive(Debug)]
 struct Pending {
     what: ToProxy,
-    socket: OwnedFd,
+    socket: Option<OwnedFd>,
     /// That of a connection.
     stream: Option<u32>,
 }
 
-/// Why the network access of the set-up could not be closed. The proxy has to be ended.
+/// Why the proxy did not do what it was asked to. It has to be ended, since nobody knows what it still allows.
 #[derive(Debug)]
-pub(super) struct NotNarrowed(pub(super) String);
+pub(super) struct NotApplied(pub(super) String);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NarrowRequest {
+enum RequestProgress {
     Unsent,
     Sent,
 }
@@ -140,7 +141,10 @@ impl Proxy {
                 Ok(Some((FromProxy::Failed { why }, _))) => return Err(EgressError::Settings(why)),
                 Ok(Some((FromProxy::Event(event), _))) => self.early.push(event),
                 Err(ControlError::Io(Errno::AGAIN)) => {}
-                Ok(None | Some((FromProxy::Narrowed { .. }, _))) | Err(_) => {
+                Ok(
+                    None | Some((FromProxy::Narrowed { .. } | FromProxy::ListChanged { .. }, _)),
+                )
+                | Err(_) => {
                     return Err(EgressError::Ended(self.exit_text()));
                 }
             }
@@ -154,24 +158,48 @@ impl Proxy {
 
     /// Reports the end of the set-up, and waits until the proxy has closed the set-up's access. Connections that it has
     /// not taken yet belong to the set-up, and are closed. The result is how many connections it closed.
-    pub(super) fn narrow(&mut self, within: Duration) -> Result<u64, NotNarrowed> {
-        let until = Instant::now() + within;
+    pub(super) fn narrow(&mut self, within: Duration) -> Result<u64, NotApplied> {
         self.pending.retain(|pending| pending.stream.is_none());
-        let mut request = NarrowRequest::Unsent;
+        let what = "close the set-up's access";
+        self.ask(&ToProxy::Narrow, what, within, |answer| match answer {
+            FromProxy::Narrowed { closed } => Some(*closed),
+            _ => None,
+        })
+    }
+
+    /// Gives it another list, and waits until that is in force. The result is how much it closed.
+    pub(super) fn change_list(
+        &mut self,
+        list: NetworkList,
+        within: Duration,
+    ) -> Result<u64, NotApplied> {
+        let request = ToProxy::ChangeList(Box::new(list));
+        self.ask(&request, "apply the new list", within, |answer| match answer {
+            FromProxy::ListChanged { closed } => Some(*closed),
+            _ => None,
+        })
+    }
+
+    fn ask(
+        &mut self,
+        request: &ToProxy,
+        what: &str,
+        within: Duration,
+        read: impl Fn(&FromProxy) -> Option<u64>,
+    ) -> Result<u64, NotApplied> {
+        let until = Instant::now() + within;
+        let mut progress = RequestProgress::Unsent;
         loop {
             self.flush();
-            if request == NarrowRequest::Unsent && self.pending.is_empty() {
-                match send(self.control.as_fd(), &ToProxy::Narrow, None) {
-                    Ok(()) => request = NarrowRequest::Sent,
+            if progress == RequestProgress::Unsent && self.pending.is_empty() {
+                match send(self.control.as_fd(), request, None) {
+                    Ok(()) => progress = RequestProgress::Sent,
                     Err(ControlError::Io(Errno::AGAIN)) => {}
                     // One that is gone is found by the next read.
-                    Err(_) => request = NarrowRequest::Sent,
+                    Err(_) => progress = RequestProgress::Sent,
                 }
             }
             match receive::<FromProxy>(&self.control) {
-                Ok(Some((FromProxy::Narrowed { closed }, _))) if request == NarrowRequest::Sent => {
-                    return Ok(closed);
-                }
                 Ok(Some((FromProxy::Event(event), _))) => {
                     self.early.push(event);
                     continue;
@@ -180,21 +208,24 @@ impl Proxy {
                     self.readiness = Readiness::Reported;
                     continue;
                 }
-                Ok(Some(_)) => return Err(NotNarrowed("it sent an unexpected message".to_owned())),
+                Ok(Some((answer, _))) => {
+                    let answer = read(&answer).filter(|_| progress == RequestProgress::Sent);
+                    let unexpected = || NotApplied("it sent an unexpected message".to_owned());
+                    return answer.ok_or_else(unexpected);
+                }
                 Err(ControlError::Io(Errno::AGAIN)) => {}
                 Ok(None) | Err(_) => {
                     let text = self.exit_text();
-                    return Err(NotNarrowed(text.trim_start_matches(": ").to_owned()));
+                    return Err(NotApplied(text.trim_start_matches(": ").to_owned()));
                 }
             }
             if Instant::now() >= until {
-                let why =
-                    format!("it did not close the set-up's access within {} s", within.as_secs());
-                return Err(NotNarrowed(why));
+                let why = format!("it did not {what} within {} s", within.as_secs());
+                return Err(NotApplied(why));
             }
-            let events = match request {
-                NarrowRequest::Unsent => PollFlags::IN | PollFlags::OUT,
-                NarrowRequest::Sent => PollFlags::IN,
+            let events = match progress {
+                RequestProgress::Unsent => PollFlags::IN | PollFlags::OUT,
+                RequestProgress::Sent => PollFlags::IN,
             };
             let mut fds = [PollFd::new(&self.control, events)];
             let _ = wait_until(&mut fds, Some(until)); // an error comes back from the read
@@ -222,15 +253,22 @@ impl Proxy {
         PollFd::new(&self.control, events)
     }
 
+    /// Sends it a new value for one of its secrets, in turn.
+    pub(super) fn replace_secret(&mut self, value: SecretValue) {
+        let what = ToProxy::Secret(value);
+        self.pending.push_back(Pending { what, socket: None, stream: None });
+        self.flush();
+    }
+
     /// Passes it a socket, as soon as it takes one.
     pub(super) fn hand_over(&mut self, what: ToProxy, socket: OwnedFd) {
-        self.pending.push_back(Pending { what, socket, stream: None });
+        self.pending.push_back(Pending { what, socket: Some(socket), stream: None });
         self.flush();
     }
 
     pub(super) fn hand_over_connection(&mut self, stream: u32, port: u16, socket: OwnedFd) {
         let what = ToProxy::Connection { port };
-        self.pending.push_back(Pending { what, socket, stream: Some(stream) });
+        self.pending.push_back(Pending { what, socket: Some(socket), stream: Some(stream) });
         self.flush();
     }
 
@@ -246,7 +284,7 @@ impl Proxy {
 
     fn flush(&mut self) {
         while let Some(Pending { what, socket, .. }) = self.pending.front() {
-            match send(self.control.as_fd(), what, Some(socket.as_fd())) {
+            match send(self.control.as_fd(), what, socket.as_ref().map(AsFd::as_fd)) {
                 Err(ControlError::Io(Errno::AGAIN)) => return,
                 // One that is gone is found by the next read; what it was to have is closed.
                 Ok(()) | Err(_) => drop(self.pending.pop_front()),

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use belljar_spec::Hint;
 use belljar_spec::egress::{PublishSpec, Published};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -29,11 +30,9 @@ impl PublishError {
     pub(crate) fn fix(&self) -> Option<String> {
         let port = self.port;
         match self.error {
-            Errno::ADDRINUSE => {
-                Some(format!("a free port of the host: -p {port}, and belljar port"))
-            }
-            Errno::ACCESS => Some("a port above 1023".to_owned()),
-            Errno::ADDRNOTAVAIL => Some("an address that this host has".to_owned()),
+            Errno::ADDRINUSE => Some(Hint::FreePort { port: port.to_string() }.into()),
+            Errno::ACCESS => Some(Hint::HighPort.into()),
+            Errno::ADDRNOTAVAIL => Some(Hint::OwnAddress.into()),
             _ => None,
         }
     }

@@ -80,6 +80,10 @@ impl Record {
         std::iter::from_fn(|| events.next().unwrap()).map(|event| event.kind).collect()
     }
 
+    pub(super) fn log(&self) -> std::path::PathBuf {
+        self.directory.path().join("events.jsonl")
+    }
+
     pub(super) fn text(&mut self) -> String {
         self.recorder.flush().unwrap();
         std::fs::read_to_string(self.directory.path().join("events.jsonl")).unwrap()

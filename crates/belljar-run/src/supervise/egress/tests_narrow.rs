@@ -17,7 +17,7 @@ use super::tests::{Record, Wire, denied, proxy, turn};
 use super::{AfterSetup, NetworkBridge, Ports, Proxy};
 
 /// Echoes what comes.
-fn outside() -> String {
+pub(super) fn outside() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -33,7 +33,7 @@ fn outside() -> String {
     address.to_string()
 }
 
-fn serving(setup: &str, allow: &[&str]) -> Proxy {
+pub(super) fn serving(setup: &str, allow: &[&str]) -> Proxy {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     std::thread::spawn(move || belljar_egress::serve(theirs));
@@ -47,15 +47,15 @@ fn serving(setup: &str, allow: &[&str]) -> Proxy {
     proxy
 }
 
-struct TestSandbox {
-    network: NetworkBridge,
-    wire: Wire,
-    record: Record,
+pub(super) struct TestSandbox {
+    pub(super) network: NetworkBridge,
+    pub(super) wire: Wire,
+    pub(super) record: Record,
     next: u32,
 }
 
 impl TestSandbox {
-    fn new(proxy: Proxy, after: AfterSetup) -> Self {
+    pub(super) fn new(proxy: Proxy, after: AfterSetup) -> Self {
         let network = NetworkBridge::new(Some(proxy), Ports::default()).with_setup(after);
         Self { network, wire: Wire::new(), record: Record::new(), next: 0 }
     }
@@ -65,7 +65,7 @@ impl TestSandbox {
         self.wire.pass_to(&mut self.network);
     }
 
-    fn connect(&mut self) -> u32 {
+    pub(super) fn connect(&mut self) -> u32 {
         self.next += 1;
         self.wire.accept(self.next, &mut self.network)
     }
@@ -90,14 +90,14 @@ impl TestSandbox {
     }
 
     /// The answer to a request for a tunnel.
-    fn ask(&mut self, authority: &str) -> (u32, String) {
+    pub(super) fn ask(&mut self, authority: &str) -> (u32, String) {
         let stream = self.connect();
         self.say(stream, format!("CONNECT {authority} HTTP/1.1\r\n\r\n").as_bytes());
         let answer = self.hear(stream, "\r\n\r\n");
         (stream, answer)
     }
 
-    fn narrow(&mut self) {
+    pub(super) fn narrow(&mut self) {
         let Self { network, wire, record, .. } = self;
         network.narrow(Some(&mut wire.ours), &mut record.recorder).unwrap();
     }

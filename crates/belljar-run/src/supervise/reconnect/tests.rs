@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use belljar_backend::{InitChannel, Link, Wrapping};
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{
-    Arrival, FromInit, InitHello, InitSetup, Mux, PROTOCOL_MAX, ResumeServer, Side, ToInit,
+    Arrival, FrameVersion, FromInit, InitHello, InitSetup, Mux, PROTOCOL_MAX, ResumeServer, Side,
+    ToInit,
 };
 use belljar_spec::{ExitStatus, RunId, User};
 
@@ -54,6 +55,7 @@ impl Init {
             if let ToInit::Hello(hello) = parse(&text).unwrap() {
                 let key = FrameKey::from_hex(&hello.key).unwrap();
                 self.mux.rekey(&key);
+                self.mux.use_version(FrameVersion::V2);
                 self.key = Some(key);
                 let (version, run, nonce) = (PROTOCOL_MAX, hello.run, hello.nonce);
                 self.say(&FromInit::Hello(InitHello { version, run, nonce }));

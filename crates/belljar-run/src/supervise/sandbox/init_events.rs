@@ -1,10 +1,13 @@
 //! Handles what PID 1 reports. All of it is hostile: what PID 1 cannot have sent ends the sandbox.
 
-use belljar_record::RecordError;
-use belljar_spec::wire::control::FromSupervisor;
-use belljar_spec::wire::{FIRST_CONNECT_STREAM, WireError};
+use std::time::Instant;
 
-use super::super::channel::{Channel, InitEvent, protocol_violation};
+use belljar_record::RecordError;
+use belljar_spec::denied_call::DeniedCallCount;
+use belljar_spec::wire::control::FromSupervisor;
+use belljar_spec::wire::{ENTER_WORKDIR, FIRST_CONNECT_STREAM, WireError};
+
+use super::super::channel::{Channel, InitEvent, MAIN_EXEC, protocol_violation};
 use super::super::task::End;
 use super::{SandboxEvent, SandboxParts, SandboxState};
 
@@ -101,17 +104,31 @@ impl SandboxState {
                 self.attested(exec, &attestation, parts.recorder)?;
             }
             InitEvent::NotPrepared { exec, step, why } => {
-                let why = format!("{step}: {why}");
+                let why = if step == ENTER_WORKDIR { why } else { format!("{step}: {why}") };
                 self.exec_failed(exec, belljar_spec::ExecFailure::Other { why })?;
             }
             InitEvent::Started { exec } => {
                 let task = self.tasks.get(&exec).ok_or_else(MessageError::unknown_exec)?;
-                if let Some(follower) = task.follower {
-                    let message = FromSupervisor::TaskStarted { task: follower.task, exec };
-                    parts.clients.send(follower.client, &message);
+                match task.follower {
+                    Some(follower) => {
+                        let message = FromSupervisor::TaskStarted { task: follower.task, exec };
+                        parts.clients.send(follower.client, &message);
+                    }
+                    // Whoever detached the run waits for this.
+                    None if exec == MAIN_EXEC => {
+                        parts.clients.send_all(&FromSupervisor::TaskStarted { task: exec, exec });
+                    }
+                    None => {}
                 }
             }
-            InitEvent::NotExecuted { exec, failure } => self.exec_failed(exec, failure)?,
+            InitEvent::NotExecuted { exec, failure } => {
+                let followed = self.tasks.get(&exec).is_some_and(|task| task.follower.is_some());
+                if exec == MAIN_EXEC && !followed {
+                    let failure = failure.clone();
+                    parts.clients.send_all(&FromSupervisor::TaskFailed { task: exec, failure });
+                }
+                self.exec_failed(exec, failure)?;
+            }
             InitEvent::Exited { exec, status } => {
                 if !self.tasks.contains_key(&exec) {
                     return Err(MessageError::unknown_exec());
@@ -126,6 +143,12 @@ impl SandboxState {
                 if self.ends_when_quiet() {
                     self.end();
                 }
+            }
+            InitEvent::CallsDenied(calls) => {
+                let log = self.denied_calls.as_mut().filter(|_| is_plausible(&calls));
+                let log =
+                    log.ok_or_else(|| MessageError::invalid("system calls that it cannot report"))?;
+                log.take(&calls, Instant::now(), parts.recorder)?;
             }
             InitEvent::Attested(_) => return Err(MessageError::invalid("a second attestation")),
             InitEvent::Gone => self.end(),
@@ -148,4 +171,8 @@ impl SandboxState {
         }
         Ok(())
     }
+}
+
+fn is_plausible(calls: &[DeniedCallCount]) -> bool {
+    calls.iter().all(|counted| counted.count > 0 && counted.call.is_plausible())
 }

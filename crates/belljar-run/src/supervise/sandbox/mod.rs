@@ -11,21 +11,25 @@ mod trees;
 mod upkeep;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use belljar_backend::Started;
 use belljar_record::{Captured, RecordError, Recorder};
-use belljar_spec::egress::Published;
-use belljar_spec::wire::control::Keep;
+use belljar_spec::denied_call::TRACED_FILTER;
+use belljar_spec::egress::{Published, SecretValue};
+use belljar_spec::network_list::NetworkChange;
+use belljar_spec::wire::control::{ControlError, Keep};
 use belljar_spec::wire::{Mux, WireError};
 use belljar_spec::{
-    Attestation, CommandPlan, ExecFailure, ExitStatus, Expectation, Plan, Posture, Usage,
+    Attestation, CommandPlan, ExecFailure, ExitStatus, Expectation, OsText, Plan, Posture, Usage,
 };
 use rustix::event::{PollFd, PollFlags};
 
 use super::SuperviseError;
 use super::channel::{Channel, MAIN_EXEC};
 use super::client::Clients;
+use super::denied_calls::DeniedCallLog;
 use super::drive::AgentRecorder;
 use super::egress::NetworkBridge;
 use super::event_source::{EventSource, PollSet, ReadyStream};
@@ -34,6 +38,7 @@ use super::init_link::Inside;
 use super::readiness::is_readable;
 use super::task::{End, Task, TaskPhase};
 use super::transfer::Transfers;
+use crate::config::SYSTEM_DIRECTORY;
 pub(crate) use list::Sandboxes;
 pub(super) use start_exec::NewExec;
 use streams::OutputPump;
@@ -74,6 +79,8 @@ pub(crate) struct SandboxState {
     /// Execs that ended, and until when what they left running may run.
     leftovers: BTreeMap<u32, Instant>,
     network: NetworkBridge,
+    /// Only where the plan's filter reports refused calls.
+    denied_calls: Option<DeniedCallLog>,
     exit_watch: ExitWatch,
     sampled: Instant,
     lifecycle: Lifecycle,
@@ -130,6 +137,7 @@ impl SandboxState {
             next_exec: MAIN_EXEC + 1,
             leftovers: BTreeMap::new(),
             network: NetworkBridge::default(),
+            denied_calls: (plan.filter == TRACED_FILTER).then(DeniedCallLog::new),
             exit_watch: ExitWatch::default(),
             sampled: Instant::now(),
             lifecycle: Lifecycle::Running,
@@ -193,6 +201,17 @@ impl SandboxState {
         usage
     }
 
+    /// How often the kernel ended something inside for want of memory so far.
+    pub(super) fn oom_kills(&mut self) -> u64 {
+        self.started.sandbox.sample();
+        self.started.sandbox.oom_kills()
+    }
+
+    /// Where programs are searched inside.
+    pub(super) fn search_path(&self) -> Option<&OsText> {
+        self.command.env.get("PATH")
+    }
+
     pub(super) fn has_init(&self) -> bool {
         matches!(self.link, Inside::Init(_))
     }
@@ -247,6 +266,37 @@ impl SandboxState {
     pub(super) fn narrow_network(&mut self, recorder: &mut Recorder) -> Result<(), RecordError> {
         let mux = self.link.channel().map(Channel::mux_mut);
         self.network.narrow(mux, recorder)
+    }
+
+    /// Changes what may be reached; see [`NetworkBridge::change_list`].
+    pub(super) fn change_network(
+        &mut self,
+        change: &NetworkChange,
+        recorder: &mut Recorder,
+    ) -> Result<Result<u64, ControlError>, RecordError> {
+        let mux = self.link.channel().map(Channel::mux_mut);
+        self.network.change_list(change, Path::new(SYSTEM_DIRECTORY), mux, recorder)
+    }
+
+    pub(super) fn network(&self) -> &NetworkBridge {
+        &self.network
+    }
+
+    /// Sends the proxy a new value for one of its secrets.
+    pub(super) fn replace_secret(&mut self, value: SecretValue) {
+        self.network.replace_secret(value);
+    }
+
+    /// Writes down the refused calls that were only counted so far.
+    pub(super) fn finish_denied_calls(
+        &mut self,
+        recorder: &mut Recorder,
+    ) -> Result<(), RecordError> {
+        self.denied_calls.as_mut().map_or(Ok(()), |calls| calls.finish(recorder))
+    }
+
+    pub(super) fn has_proxy(&self) -> bool {
+        self.network.proxy.is_some()
     }
 
     fn kill(&mut self, now: Instant) {
@@ -338,6 +388,9 @@ impl EventSource for SandboxState {
         self.move_connections(&mut parts)?;
         if self.move_streams(&mut parts)? > 0 {
             events.push(SandboxEvent::Activity);
+        }
+        if let Some(calls) = &mut self.denied_calls {
+            calls.turn(now, parts.recorder)?;
         }
         self.upkeep(now);
         if !was_over && self.is_over() {

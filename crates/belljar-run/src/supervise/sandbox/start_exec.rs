@@ -19,7 +19,7 @@ pub(in crate::supervise) struct NewExec {
     pub(in crate::supervise) work: Work,
     /// Changes to the environment of the planned command.
     pub(in crate::supervise) env: Vec<(String, Option<OsText>)>,
-    /// That of the planned command, if none is given.
+    /// Relative to that of the planned command, which is used if none is given.
     pub(in crate::supervise) workdir: Option<OsText>,
     pub(in crate::supervise) streams: Streams,
     pub(in crate::supervise) descendants: Descendants,
@@ -52,7 +52,7 @@ impl SandboxState {
             exec,
             work: work.clone(),
             env,
-            workdir: workdir.unwrap_or_else(|| self.command.workdir.clone()),
+            workdir: resolved(&self.command.workdir, workdir),
             stdio: stdio(streams, &inside),
             depth: AttestationKind::Brief,
             descendants,
@@ -157,6 +157,14 @@ fn outlets(inside: &TaskStreams, ends: &ClientEnds) -> (Outlet, Outlet) {
             outlet(OutputStream::Stdout, inside.stdout, ends.numbers.stdout),
             outlet(OutputStream::Stderr, inside.stderr, ends.numbers.stderr),
         ),
+    }
+}
+
+/// A relative directory is below the run's working directory.
+fn resolved(base: &OsText, directory: Option<OsText>) -> OsText {
+    match directory {
+        Some(directory) => OsText::from(base.as_path().join(directory.as_path())),
+        None => base.clone(),
     }
 }
 

@@ -7,6 +7,7 @@ use belljar_spec::wire::ToInit;
 use belljar_spec::wire::control::Keep;
 
 use super::super::channel::MAIN_EXEC;
+use super::super::denied_calls::DeniedCallLog;
 use super::super::readiness::is_readable;
 use super::super::task::{End, EndedBy};
 use super::{Lifecycle, SandboxState};
@@ -36,6 +37,7 @@ impl SandboxState {
             self.link.channel_ref().and_then(|channel| channel.next_keepalive()),
             self.exit_watch.deadline(),
             self.network.next_moment(),
+            self.denied_calls.as_ref().and_then(DeniedCallLog::due),
             Some(self.sampled + SAMPLE_INTERVAL),
         ]
         .into_iter()

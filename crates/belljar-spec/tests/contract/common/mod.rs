@@ -82,5 +82,6 @@ pub(crate) fn host() -> HostFacts {
         home: Some(HOME.into()),
         cwd: CWD.into(),
         env: env.map(|(name, value)| (name.into(), value.into())).into(),
+        git_identity: None,
     }
 }

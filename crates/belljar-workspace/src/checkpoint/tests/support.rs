@@ -83,6 +83,7 @@ fn subject(at: &Path) -> Subject {
         backing: Backing::Overlay { attributes },
         since: Moment { secs: i64::MAX, nanos: 0 },
         hidden: Vec::new(),
+        apply: Default::default(),
     };
     Subject {
         run: belljar_spec::RunId::from_parts(1_700_000_000_000, 7),

@@ -103,9 +103,9 @@ tests again.
 Then the rest.
 
 ● Bash: make test
-  ⎿ cc -c parse.c
-    parse.c:12: error: expected ;
-    make: *** [test] Error 1… (+3 lines)
+  ⎿ ✗ cc -c parse.c
+      parse.c:12: error: expected ;
+      make: *** [test] Error 1… (+3 lines)
   denied: evil.example:443, 2 times
 
 Done.
@@ -178,6 +178,20 @@ fn failures_asides_and_the_end_are_told() {
              ── ended: failures, 4 iterations, 31 turns, 901 tokens, 1h 6m\n   5 failures in a row"
         )
     );
+}
+
+#[test]
+fn a_reason_that_is_also_the_detail_is_shown_once() {
+    let stop = |detail: &str| {
+        let totals = json!({ "iterations": 1, "turns": 1, "usage": { "input_tokens": 1, "output_tokens": 1 }, "elapsed_ms": 1000,
+            "failures_in_a_row": 0, "unchanged_in_a_row": 0 });
+        let agent = json!({ "run_iterations": 1, "why": "the login expired", "totals": totals });
+        let stop = json!({ "reason": "login_expired", "agent": agent, "detail": detail });
+        Reading::new().text(&[("run.stop", stop)])
+    };
+    assert_eq!(stop("the login expired").matches("the login expired").count(), 1);
+    let both = stop("something else");
+    assert!(both.contains("the login expired") && both.contains("something else"), "{both}");
 }
 
 #[test]

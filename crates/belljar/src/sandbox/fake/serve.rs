@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use belljar_spec::network_list::{
+    NetworkAccess, NetworkChange, NetworkList, NetworkState, StartingNetwork,
+};
 use belljar_spec::wire::control::{
-    ClientHello, ControlError, FromSupervisor, Keep, LaunchRequest, RunStatus, StopReport, Streams,
-    TakenCheckpoint, TaskRequest, TaskStreams, ToSupervisor,
+    CONTROL_MAX, ClientHello, ControlError, FromSupervisor, Keep, LaunchRequest, RunStatus,
+    StopReport, Streams, TakenCheckpoint, TaskRequest, TaskStreams, ToSupervisor, frame_version,
 };
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{Arrival, Flow, FrameKey, Mux, Side, WireError, Work};
@@ -18,7 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::Instant;
 
 use super::reply::{FakeReply, built_in};
-use super::task::{FAR, Task};
+use super::task::{FAR, FakeTask};
 use super::{FakeCall, Inner, lock};
 use crate::sandbox::connector::Destination;
 
@@ -31,9 +34,11 @@ struct Server {
     greeted: bool,
     run: Option<RunId>,
     keep: Keep,
-    tasks: BTreeMap<u32, Task>,
+    tasks: BTreeMap<u32, FakeTask>,
     execs: u32,
     checkpoints: u32,
+    /// What it began with and may reach now, if it may reach anything.
+    network: Option<(StartingNetwork, NetworkList)>,
     /// Set when every message was sent.
     over: bool,
     owns_run: bool,
@@ -51,6 +56,7 @@ pub(super) async fn serve(fake: Arc<Inner>, to: Destination, mut stream: DuplexS
         run,
         keep: Keep::UntilStopped,
         checkpoints: 0,
+        network: None,
         tasks: BTreeMap::new(),
         execs: 0,
         over: false,
@@ -156,6 +162,7 @@ impl Server {
                 self.pump()?;
                 self.stop(StopReason::Stopped, exit)
             }
+            ToSupervisor::Network { change } => self.change_network(change),
             ToSupervisor::Checkpoint { note: _ } => {
                 let running = self.tasks.len();
                 let reply = match running {
@@ -169,13 +176,14 @@ impl Server {
                 };
                 self.mux.send(&reply)
             }
-            ToSupervisor::Status => match self.run {
+            ToSupervisor::Status | ToSupervisor::Renew { .. } => match self.run {
                 Some(run) => {
                     let tasks = self.tasks.len() as u32;
                     let (state, usage) = (RunState::Running, Usage::default());
                     let (backend, keep) = (BackendName::Jail, self.keep);
+                    let ports = Vec::new();
                     let status =
-                        RunStatus { run, state, backend, keep, tasks, usage, ports: Vec::new() };
+                        RunStatus { run, state, backend, keep, tasks, usage, ports, ttl_ms: None };
                     self.mux.send(&FromSupervisor::Status(Box::new(status)))
                 }
                 None => {
@@ -192,7 +200,44 @@ impl Server {
         self.greeted = true;
         let build = lock(&self.fake.settings).build.clone();
         let build = build.unwrap_or_else(|| belljar_spec::BUILD.to_owned());
-        self.mux.send(&FromSupervisor::Hello { version: hello.max, build, run: self.run })
+        let version = hello.max.min(CONTROL_MAX);
+        self.mux.send(&FromSupervisor::Hello { version, build, run: self.run })?;
+        self.mux.use_version(frame_version(version));
+        Ok(())
+    }
+
+    /// As a supervisor would, except for the ceiling.
+    fn change_network(&mut self, change: Option<NetworkChange>) -> Result<(), WireError> {
+        let refuse = |why: String| {
+            let error = ControlError::NetworkUnchanged { why };
+            FromSupervisor::NetworkRefused(error)
+        };
+        let (Some(run), ports) = (self.run, Vec::new()) else {
+            return self.mux.send(&refuse("there is no run yet".to_owned()));
+        };
+        let answer = match (&mut self.network, change) {
+            (Some((start, list)), change) => {
+                match list.changed(&change.unwrap_or_default(), start) {
+                    Ok(changed) => {
+                        list.clone_from(&changed);
+                        let (access, closed) = (NetworkAccess::Proxy, 0);
+                        let routes = start.egress.routes.clone();
+                        let list = changed;
+                        let state = NetworkState { run, access, list, routes, ports, closed };
+                        FromSupervisor::Network(Box::new(state))
+                    }
+                    Err(error) => refuse(error.to_string()),
+                }
+            }
+            (None, None) => {
+                let (access, list, routes) =
+                    (NetworkAccess::None, NetworkList::default(), Vec::new());
+                let state = NetworkState { run, access, list, routes, ports, closed: 0 };
+                FromSupervisor::Network(Box::new(state))
+            }
+            (None, Some(_)) => refuse("this run was started without network access".to_owned()),
+        };
+        self.mux.send(&answer)
     }
 
     fn launch(&mut self, request: LaunchRequest) -> Result<(), WireError> {
@@ -206,6 +251,11 @@ impl Server {
         let run = new_run();
         self.run = Some(run);
         self.keep = request.keep;
+        if request.spec.has_network_access() {
+            let (start, list) =
+                (StartingNetwork::of(&request.spec), NetworkList::of(&request.spec));
+            self.network = Some((start, list));
+        }
         self.owns_run = true;
         let posture = {
             let mut log = lock(&self.fake.log);
@@ -277,7 +327,7 @@ impl Server {
             terminal: None,
             timeout: None,
         };
-        let mut task = Task::new(call, Work::Nothing, kind, streams);
+        let mut task = FakeTask::new(call, Work::Nothing, kind, streams);
         task.play(reply);
         self.tasks.insert(0, task);
         Ok(())
@@ -291,7 +341,7 @@ impl Server {
         kind: Streams,
         streams: TaskStreams,
     ) -> Result<(), WireError> {
-        let mut task = Task::new(call, work, kind, streams);
+        let mut task = FakeTask::new(call, work, kind, streams);
         let waits_for_input = kind == Streams::InputAndOutput;
         let reply =
             if waits_for_input && self.is_known(&task) { None } else { Some(self.reply_to(&task)) };
@@ -330,13 +380,13 @@ impl Server {
         }
     }
 
-    fn is_known(&self, task: &Task) -> bool {
+    fn is_known(&self, task: &FakeTask) -> bool {
         let Work::Program { argv } = &task.work else { return true };
         let scripted = argv.first().is_some_and(|name| lock(&self.fake.scripts).contains_key(name));
         scripted || built_in(&task.call).is_some()
     }
 
-    fn reply_to(&self, task: &Task) -> FakeReply {
+    fn reply_to(&self, task: &FakeTask) -> FakeReply {
         lock(&self.fake.log).calls.push(task.call.clone());
         match &task.work {
             Work::Nothing => FakeReply::code(0),
@@ -348,8 +398,9 @@ impl Server {
                     argv.first().and_then(|name| lock(&self.fake.scripts).get(name).cloned());
                 match script {
                     Some(script) => script(&task.call),
-                    None => built_in(&task.call)
-                        .unwrap_or_else(|| FakeReply::failure(ExecFailure::NotFound)),
+                    None => built_in(&task.call).unwrap_or_else(|| {
+                        FakeReply::failure(ExecFailure::NotFound { cause: None })
+                    }),
                 }
             }
         }

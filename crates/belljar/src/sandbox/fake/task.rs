@@ -13,7 +13,7 @@ use super::reply::{FakeReply, Takes};
 /// "Never", for a timer.
 pub(super) const FAR: Duration = Duration::from_secs(24 * 3600);
 
-pub(super) struct Task {
+pub(super) struct FakeTask {
     pub(super) call: FakeCall,
     pub(super) work: Work,
     pub(super) streams: TaskStreams,
@@ -26,7 +26,7 @@ pub(super) struct Task {
     pub(super) deadline: Option<Instant>,
 }
 
-impl Task {
+impl FakeTask {
     pub(super) fn new(call: FakeCall, work: Work, kind: Streams, streams: TaskStreams) -> Self {
         let deadline = call.timeout.map(|timeout| Instant::now() + timeout.min(FAR));
         Self {

@@ -13,14 +13,14 @@ use std::time::SystemTime;
 
 use belljar_spec::OsText;
 use belljar_spec::wire::archive::{ArchiveError, Entry, EntryKind};
-use belljar_spec::wire::{UnpackModes, Work};
+use belljar_spec::wire::{ReadOnlyFiles, UnpackModes, Work};
 
 use super::client::Client;
 use super::error::Error;
 use super::exec::Exec;
 use super::output::Output;
 use listing::Listing;
-use read::{Content, FileReader};
+use read::{FileContent, FileReader};
 
 /// The largest file that [`super::Sandbox::read_file`] returns.
 pub const DEFAULT_FILE_LIMIT: u64 = 64 << 20;
@@ -91,9 +91,9 @@ impl Client {
         let mut current = path.to_owned();
         for _ in 0..MAX_LINKS {
             match self.read_without_following(&current, limit).await? {
-                Content::Bytes(bytes) => return Ok(bytes),
+                FileContent::Bytes(bytes) => return Ok(bytes),
                 // The sandbox's kernel resolves the new path, so it can lead nowhere but to the sandbox's files.
-                Content::LinkTo(target) => {
+                FileContent::LinkTo(target) => {
                     current = current.parent().unwrap_or(Path::new("/")).join(target);
                 }
             }
@@ -101,13 +101,22 @@ impl Client {
         Err(FileError::TooManyLinks { path: path.into() }.into())
     }
 
-    async fn read_without_following(&self, path: &Path, limit: u64) -> Result<Content, Error> {
-        let mut running = self.work(Work::Pack { path: path.into() }).spawn().await?;
+    async fn read_without_following(&self, path: &Path, limit: u64) -> Result<FileContent, Error> {
         let mut reader = FileReader::new(path.into(), limit);
+        self.read_with(path, |bytes| Ok::<_, Error>(reader.feed(bytes)?)).await?;
+        Ok(reader.finish()?)
+    }
+
+    async fn read_with(
+        &self,
+        path: &Path,
+        feed: impl FnMut(&[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut running = self.work(Work::Pack { path: path.into() }).spawn().await?;
         // After an error the rest is not read: dropping the handle ends the process inside.
-        let stderr = super::copy::receive_stdout(&mut running, |bytes| reader.feed(bytes)).await?;
+        let stderr = super::copy::receive_stdout(&mut running, feed).await?;
         match super::copy::failure(&mut running, stderr).await? {
-            None => Ok(reader.finish()?),
+            None => Ok(()),
             Some(why) if self.metadata(path).await?.is_some() => {
                 Err(FileError::Inside { path: path.into(), why }.into())
             }
@@ -127,10 +136,7 @@ impl Client {
             let why = belljar_spec::text::escape(first.stderr.trim_ascii());
             return Err(FileError::Inside { path: path.into(), why }.into());
         };
-        let mut entries: Vec<(EntryKind, PathBuf)> = Vec::new();
-        let above = below.ancestors().skip(1).map(|path| (EntryKind::Directory, path.to_owned()));
-        entries.extend(above);
-        entries.reverse();
+        let mut entries = directories_above(&below);
         entries.push((EntryKind::File, below));
         let second = self.unpack(&top, &entries, bytes, mode).await?;
         match second.success() {
@@ -140,6 +146,43 @@ impl Client {
                 Err(FileError::Inside { path: path.into(), why }.into())
             }
         }
+    }
+
+    /// Makes the directories above `path` that do not exist.
+    pub(super) async fn make_parents(&self, path: &Path) -> Result<(), Error> {
+        let Some((top, below)) = self.missing_parents(path).await? else { return Ok(()) };
+        let made = self.unpack(&top, &directories_above(&below), &[], 0).await?;
+        match made.success() {
+            true => Ok(()),
+            false => {
+                let why = belljar_spec::text::escape(made.stderr.trim_ascii());
+                Err(FileError::Inside { path: top.into(), why }.into())
+            }
+        }
+    }
+
+    /// Passes the content of a file on as it arrives. Links are followed inside the sandbox.
+    pub async fn read_file_to(
+        &self,
+        path: &Path,
+        mut sink: impl FnMut(&[u8]) -> std::io::Result<()>,
+    ) -> Result<(), Error> {
+        let mut current = path.to_owned();
+        for _ in 0..MAX_LINKS {
+            let mut reader = FileReader::new(current.as_path().into(), u64::MAX);
+            let feed = |bytes: &[u8]| {
+                reader.feed(bytes)?;
+                let arrived = reader.take_content();
+                sink(&arrived).map_err(Error::io("write the file's content"))
+            };
+            match self.read_with(&current, feed).await.and_then(|()| Ok(reader.finish()?))? {
+                FileContent::Bytes(_) => return Ok(()),
+                FileContent::LinkTo(target) => {
+                    current = current.parent().unwrap_or(Path::new("/")).join(target);
+                }
+            }
+        }
+        Err(FileError::TooManyLinks { path: path.into() }.into())
     }
 
     /// The topmost directory above `path` that does not exist, and the rest of the path below it.
@@ -177,7 +220,8 @@ impl Client {
         archive.extend_from_slice(content);
         Entry { kind: EntryKind::End, mode: 0, path: Vec::new(), size: 0, modified }
             .write(&mut archive);
-        let work = Work::Unpack { path: path.into(), modes: UnpackModes::Umask };
+        let (path, modes) = (path.into(), UnpackModes::Umask);
+        let work = Work::Unpack { path, modes, read_only: ReadOnlyFiles::Replace };
         self.work(work).stdin(archive).output().await
     }
 
@@ -208,6 +252,14 @@ impl Client {
             Some(why) => Err(FileError::Inside { path: path.into(), why }.into()),
         }
     }
+}
+
+/// The directories above a path that begins with the first one, which has no name of its own.
+fn directories_above(below: &Path) -> Vec<(EntryKind, PathBuf)> {
+    let above = below.ancestors().skip(1).map(|path| (EntryKind::Directory, path.to_owned()));
+    let mut entries: Vec<(EntryKind, PathBuf)> = above.collect();
+    entries.reverse();
+    entries
 }
 
 impl super::Sandbox {

@@ -16,7 +16,7 @@ const MAX_REASON: u64 = 2048;
 const MAX_RESERVED: u64 = 1 << 20;
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum FileContent {
     Bytes(Vec<u8>),
     LinkTo(PathBuf),
 }
@@ -24,10 +24,10 @@ pub(super) enum Content {
 #[derive(Debug)]
 enum Expecting {
     First,
-    /// The content of this entry, so far.
-    Content(Entry, Vec<u8>),
-    End(Content),
-    Nothing(Content),
+    /// The content of this entry that was not taken yet, and how much there was in all.
+    Content(Entry, Vec<u8>, u64),
+    End(FileContent),
+    Nothing(FileContent),
 }
 
 #[derive(Debug)]
@@ -45,10 +45,11 @@ impl FileReader {
 
     pub(super) fn feed(&mut self, mut bytes: &[u8]) -> Result<(), FileError> {
         while !bytes.is_empty() {
-            if let Expecting::Content(entry, content) = &mut self.expecting {
-                let left = entry.size - content.len() as u64;
+            if let Expecting::Content(entry, content, arrived) = &mut self.expecting {
+                let left = entry.size - *arrived;
                 let take = usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()));
                 content.extend_from_slice(&bytes[..take]);
+                *arrived += take as u64;
                 bytes = &bytes[take..];
                 self.end_content()?;
                 continue;
@@ -100,29 +101,43 @@ impl FileReader {
             EntryKind::File | EntryKind::Link | EntryKind::Skipped => {}
         }
         let reserved = usize::try_from(size.min(MAX_RESERVED)).unwrap_or(0);
-        self.expecting = Expecting::Content(entry, Vec::with_capacity(reserved));
+        self.expecting = Expecting::Content(entry, Vec::with_capacity(reserved), 0);
         self.end_content()
     }
 
     fn end_content(&mut self) -> Result<(), FileError> {
-        let Expecting::Content(entry, content) = &mut self.expecting else { return Ok(()) };
-        if (content.len() as u64) < entry.size {
+        let Expecting::Content(entry, content, arrived) = &mut self.expecting else {
+            return Ok(());
+        };
+        if *arrived < entry.size {
             return Ok(());
         }
         let content = std::mem::take(content);
         let content = match entry.kind {
-            EntryKind::Link => Content::LinkTo(OsStr::from_bytes(&content).into()),
+            EntryKind::Link => FileContent::LinkTo(OsStr::from_bytes(&content).into()),
             EntryKind::Skipped => {
                 let why = escape(&content);
                 return Err(FileError::NotAFile { path: self.path.clone(), why });
             }
-            _ => Content::Bytes(content),
+            _ => FileContent::Bytes(content),
         };
         self.expecting = Expecting::End(content);
         Ok(())
     }
 
-    pub(super) fn finish(self) -> Result<Content, FileError> {
+    /// The content of a file that has arrived since the last call.
+    pub(super) fn take_content(&mut self) -> Vec<u8> {
+        match &mut self.expecting {
+            Expecting::Content(entry, content, _) if entry.kind == EntryKind::File => {
+                std::mem::take(content)
+            }
+            Expecting::End(FileContent::Bytes(content))
+            | Expecting::Nothing(FileContent::Bytes(content)) => std::mem::take(content),
+            _ => Vec::new(),
+        }
+    }
+
+    pub(super) fn finish(self) -> Result<FileContent, FileError> {
         match self.expecting {
             Expecting::Nothing(content) if self.header.is_empty() => Ok(content),
             Expecting::Nothing(_) => Err(self.invalid("there is data after the end")),
@@ -148,7 +163,7 @@ mod tests {
     }
 
     /// In pieces of every size: nothing depends on where a piece ends.
-    fn read(parts: &[Vec<u8>]) -> Result<Content, FileError> {
+    fn read(parts: &[Vec<u8>]) -> Result<FileContent, FileError> {
         let bytes = parts.concat();
         let in_pieces = |size: usize| {
             let mut reader = FileReader::new("file".into(), 100);
@@ -168,10 +183,10 @@ mod tests {
         let end = entry(EntryKind::End, "", b"");
         for content in [&b""[..], b"x", &[7; 100]] {
             let file = read(&[entry(EntryKind::File, "", content), end.clone()]).unwrap();
-            assert_eq!(file, Content::Bytes(content.to_vec()));
+            assert_eq!(file, FileContent::Bytes(content.to_vec()));
         }
         let link = read(&[entry(EntryKind::Link, "", b"../there"), end]).unwrap();
-        assert_eq!(link, Content::LinkTo("../there".into()));
+        assert_eq!(link, FileContent::LinkTo("../there".into()));
     }
 
     #[test]

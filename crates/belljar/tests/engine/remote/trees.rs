@@ -90,6 +90,29 @@ pub(super) fn a_workspace_that_is_only_read(actor: &Lab, way: &Way) {
     assert_eq!(events(lab, way, run, "workspace.returned"), "");
 }
 
+/// The default: files are changed, when the run ends. Whoever changed them meanwhile loses nothing.
+pub(super) fn a_writable_workspace_is_applied_at_the_end(actor: &Lab, way: &Way) {
+    let lab = &Lab::new(actor.actor);
+    fill(lab);
+    let run = |script: &str| way.with(lab.run(ON_IT.iter().chain(&["--", "sh", "-c", script])));
+    let read = |path: &str| fs::read_to_string(lab.work().join(path)).unwrap();
+    run("echo more >> a; rm b; echo new > f; exit 3").done().expect(3);
+    assert_eq!((read("a"), read("f")), ("one\nmore\n".to_owned(), "new\n".to_owned()));
+    assert!(!lab.work().join("b").exists());
+    let shown = ON_IT.iter().chain(&["--dry-run", "--", "true"]);
+    way.with(lab.run(shown)).done().expect(0).prints(&["brought back and applied at the end"]);
+    // Somebody else writes to the same file while the run lasts.
+    let live = run("echo theirs > a; echo begun; sleep 1000").spawn();
+    live.wait_for_output("begun");
+    lab.make_file("work/a", "mine\n");
+    way.with(lab.belljar(["stop", &lab.live()[0]])).done().expect(0);
+    live.done().says(&["were not applied", "1 path changed here too", "belljar apply"]);
+    assert_eq!(read("a"), "mine\n");
+    let newest = lab.runs().pop().unwrap();
+    way.with(lab.belljar(["apply", "--yes", "--theirs", &newest])).done().expect(0);
+    assert_eq!(read("a"), "theirs\n");
+}
+
 /// A run that is stopped brings back what it did; one whose sandbox is killed cannot, and its record says so.
 pub(super) fn a_stopped_run_brings_back_and_a_killed_one_does_not(
     actor: &Lab,
