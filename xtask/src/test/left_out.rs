@@ -2,13 +2,9 @@
 //! is counted and shown, and it is a failure where everything has to work.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use anyhow::{Context, Result};
 
 use super::report::Outcome;
-use crate::host;
+use super::runner_report::{plain, test_name};
 
 /// How a test marks the reason, at the beginning of a line or after the test's name.
 const MARKS: [&str; 2] = ["NOT CHECKED: ", "SKIPPED: "];
@@ -31,26 +27,11 @@ pub(super) struct LeftOut {
 }
 
 impl LeftOut {
-    /// Before a run of the tests: what an earlier one wrote is not read.
-    pub(super) fn forget_older() -> Result<()> {
-        let file = file()?;
-        if file.exists() {
-            fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
-        }
-        Ok(())
+    pub(super) fn set_unknown(&mut self, why: String) {
+        self.unknown = Some(why);
     }
 
-    /// After it.
-    pub(super) fn read(&mut self) -> Result<()> {
-        let file = file()?;
-        match fs::read(&file) {
-            Ok(text) => self.add(&String::from_utf8_lossy(&text)),
-            Err(error) => self.unknown = Some(format!("{}: {error}", file.display())),
-        }
-        Ok(())
-    }
-
-    fn add(&mut self, junit: &str) {
+    pub(super) fn add(&mut self, junit: &str) {
         for (test, reason) in reasons(junit) {
             self.found.entry(reason).or_default().insert(test);
         }
@@ -98,24 +79,12 @@ fn count(tests: &BTreeSet<String>) -> String {
     }
 }
 
-/// Nextest writes it below `target` of the workspace, wherever cargo's own directory is.
-fn file() -> Result<PathBuf> {
-    Ok(host::workspace()?.join(Path::new("target/nextest/default/junit.xml")))
-}
-
-/// Test and reason. Only as much of XML as is needed: an element that begins a test, and lines of text.
+/// Test and reason: an element that begins a test, and lines of text.
 fn reasons(junit: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut test = String::new();
     for line in junit.lines() {
-        if let Some((_, element)) = line.split_once("<testcase ") {
-            let attribute = |name: &str| {
-                let (_, rest) = element.split_once(&format!("{name}=\""))?;
-                rest.split('"').next().map(plain)
-            };
-            let file = attribute("classname").unwrap_or_default();
-            test = format!("{file} {}", attribute("name").unwrap_or_default());
-        }
+        test = test_name(line).unwrap_or(test);
         // A line of its own, or behind the name that the test harness has printed.
         let begins = |before: &str| {
             let ends = ["... ", "<system-err>", "<system-out>"];
@@ -128,11 +97,6 @@ fn reasons(junit: &str) -> Vec<(String, String)> {
         }
     }
     found
-}
-
-fn plain(escaped: &str) -> String {
-    let text = escaped.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"");
-    text.replace("&apos;", "'").replace("&amp;", "&")
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod apparmor;
 mod delegated;
 mod dependencies;
 mod doc_tests;
+mod flaky;
 mod left_out;
 mod must_work;
 mod no_jail;
@@ -12,6 +13,7 @@ mod on_backends;
 pub(crate) mod packages;
 mod remote_launcher;
 mod report;
+mod runner_report;
 mod user;
 
 use std::process::{Command, ExitCode};
@@ -24,10 +26,11 @@ use belljar_testkit::RealAgent;
 use self::delegated::Delegated;
 pub(crate) use self::delegated::remove_tree as remove_cgroup;
 pub(crate) use self::dependencies::built_crates;
-use self::left_out::{LeftOut, Strict};
+use self::left_out::Strict;
 pub(crate) use self::must_work::MustWork;
 pub(crate) use self::report::Outcome;
 pub(crate) use self::report::Report;
+use self::runner_report::RunnerReport;
 pub(crate) use self::user::TestUser;
 use crate::artifacts::{self, Artifacts, Profile};
 use crate::engines::{self, Engine, Engines};
@@ -37,6 +40,9 @@ use crate::{check, command, fresh, guest, host};
 /// A test that hangs must not hang the whole.
 const TESTS_LIMIT: Duration = Duration::from_secs(45 * 60);
 const SOAK_LIMIT: Duration = Duration::from_secs(3 * 60 * 60);
+/// Property tests try the same cases each time, so that a failure is one of the change that is tested. `--soak` looks
+/// for new ones.
+const PROPERTY_SEED: &str = "20261118";
 const CHECK_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 #[derive(Debug, clap::Args)]
@@ -154,13 +160,14 @@ fn on_the_host(options: &TestOptions, report: &mut Report) -> Option<Artifacts> 
     for (name, value) in &environment {
         eprintln!("    {name}={value}");
     }
-    let mut left_out = LeftOut::default();
-    report.step("tests", || tests(options, &environment, &mut left_out));
+    let mut runner = RunnerReport::default();
+    report.step("tests", || tests(options, &environment, &mut runner));
     report.step("the jail's tests on other backends", || {
-        on_backends::step(engines.as_ref(), &environment, &mut left_out)
+        on_backends::step(engines.as_ref(), &environment, &mut runner)
     });
     report.step("doc tests", || doc_tests::step(&environment));
-    report.step("left out", || Ok(left_out.verdict(strict)));
+    report.step("left out", || Ok(runner.left_out.verdict(strict)));
+    report.step("flaky", || Ok(runner.flaky.verdict()));
     report.step("leftovers", || leftovers(delegated, engines));
     drop((scratch, without_jail, remote));
     Some(artifacts)
@@ -218,7 +225,7 @@ fn has_nextest() -> Result<bool> {
 fn tests(
     options: &TestOptions,
     environment: &[(String, String)],
-    left_out: &mut LeftOut,
+    runner: &mut RunnerReport,
 ) -> Result<Outcome> {
     let has_nextest = has_nextest()?;
     let mut cargo = host::cargo()?;
@@ -233,6 +240,11 @@ fn tests(
     if options.soak {
         limit = SOAK_LIMIT;
         cargo.env("BELLJAR_TEST_SOAK", "1").env("PROPTEST_CASES", "20000");
+        if has_nextest {
+            cargo.args(["--retries", "0"]);
+        }
+    } else {
+        cargo.env("PROPTEST_RNG_SEED", PROPERTY_SEED);
     }
     cargo.args(&options.runner_arguments);
     if options.soak {
@@ -244,9 +256,9 @@ fn tests(
             cargo.args(RealAgent::ALL.map(|agent| format!("--skip=real_{}", agent.name())));
         }
     }
-    LeftOut::forget_older()?;
+    RunnerReport::forget_older()?;
     let ended = command::check(&mut cargo, limit);
-    left_out.read()?;
+    runner.read()?;
     ended.map(|()| Outcome::Passed)
 }
 

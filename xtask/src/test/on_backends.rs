@@ -6,8 +6,8 @@ use anyhow::{Context, Result, ensure};
 use belljar::spec::env::{TEST_LEASE_MS, TEST_ON, TEST_REMOTE};
 use belljar_testkit::REMOTE_LEASE_MS;
 
-use super::left_out::LeftOut;
 use super::report::Outcome;
+use super::runner_report::RunnerReport;
 use crate::engines::Engines;
 use crate::{command, host};
 
@@ -77,7 +77,7 @@ const NOT_REMOTE: &[(&str, &str, &str, &str)] = &[(
 pub(super) fn step(
     engines: Option<&Engines>,
     environment: &[(String, String)],
-    left_out: &mut LeftOut,
+    runner: &mut RunnerReport,
 ) -> Result<Outcome> {
     let here: Vec<&str> =
         engines.iter().flat_map(|engines| engines.running()).map(|engine| engine.name()).collect();
@@ -93,7 +93,7 @@ pub(super) fn step(
             missing.push(pass.name); // where it must work, that was reported when it did not start
             continue;
         }
-        pass.run(environment, left_out)?;
+        pass.run(environment, runner)?;
     }
     Ok(match missing.as_slice() {
         [] => Outcome::Passed,
@@ -102,7 +102,7 @@ pub(super) fn step(
 }
 
 impl Pass {
-    fn run(&self, environment: &[(String, String)], left_out: &mut LeftOut) -> Result<()> {
+    fn run(&self, environment: &[(String, String)], runner: &mut RunnerReport) -> Result<()> {
         eprintln!("    on {}; {} tests do not apply there", self.name, self.not_applicable.len());
         for (test, module, function, why) in self.not_applicable {
             eprintln!("    not on {}: {test} {module}::{function}: {why}", self.name);
@@ -117,9 +117,9 @@ impl Pass {
         if let Needs::Launcher(_) = self.needs {
             cargo.env(TEST_LEASE_MS, REMOTE_LEASE_MS); // also for sandboxes that a test starts by itself
         }
-        LeftOut::forget_older()?;
+        RunnerReport::forget_older()?;
         let ended = command::check(&mut cargo, LIMIT);
-        left_out.read()?;
+        runner.read()?;
         ended
     }
 

@@ -9,7 +9,8 @@ use anyhow::{Result, bail};
 use belljar_testkit::AGENTS_VARIABLE;
 
 use self::install::InstalledAgents;
-use super::left_out::{LeftOut, Strict};
+use super::left_out::Strict;
+use super::runner_report::RunnerReport;
 use super::{MustWork, Outcome, Report, TestOptions};
 use super::{has_nextest, leftovers, path_with_unpacked, rootless_surroundings};
 use crate::engines::{self, Engine, Engines};
@@ -54,9 +55,10 @@ pub(super) fn run(options: &TestOptions, report: &mut Report) {
     for (name, value) in &environment {
         eprintln!("    {name}={value}");
     }
-    let mut left_out = LeftOut::default();
-    report.step("tests", || tests(options, &environment, &mut left_out));
-    report.step("left out", || Ok(left_out.verdict(Strict::Yes)));
+    let mut runner = RunnerReport::default();
+    report.step("tests", || tests(options, &environment, &mut runner));
+    report.step("left out", || Ok(runner.left_out.verdict(Strict::Yes)));
+    report.step("flaky", || Ok(runner.flaky.verdict()));
     report.step("leftovers", || leftovers(delegated, engines));
     drop(scratch);
 }
@@ -64,7 +66,7 @@ pub(super) fn run(options: &TestOptions, report: &mut Report) {
 fn tests(
     options: &TestOptions,
     environment: &[(String, String)],
-    left_out: &mut LeftOut,
+    runner: &mut RunnerReport,
 ) -> Result<Outcome> {
     if !has_nextest()? {
         bail!("cargo-nextest is not installed: its report says what tests left out");
@@ -73,8 +75,8 @@ fn tests(
     cargo.args(["nextest", "run", "-p", "belljar", "--test", TEST, "--no-fail-fast"]);
     cargo.args(["--ignore-default-filter", "--run-ignored", "all"]);
     cargo.args(&options.runner_arguments).envs(environment.iter().cloned());
-    LeftOut::forget_older()?;
+    RunnerReport::forget_older()?;
     let ended = command::check(&mut cargo, LIMIT);
-    left_out.read()?;
+    runner.read()?;
     ended.map(|()| Outcome::Passed)
 }
