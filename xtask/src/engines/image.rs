@@ -96,8 +96,14 @@ fn plant(tree: &Path, busybox: &Path) -> Result<()> {
 
 fn archive(tree: &Path, file: &Path) -> Result<PathBuf> {
     let mut tar = Command::new("tar");
-    // A tree of debootstrap has owners of its own, and devices that no image needs.
-    tar.arg("-C").arg(tree).args(["--exclude=./dev/*", "--numeric-owner", "-cf"]);
+    // A tree of debootstrap has owners of its own, devices that no image needs, and a mounted /proc if it was
+    // interrupted, or something kept that busy.
+    tar.arg("-C").arg(tree).args([
+        "--one-file-system",
+        "--exclude=./dev/*",
+        "--numeric-owner",
+        "-cf",
+    ]);
     command::check(tar.arg(file).arg("."), TAR_LIMIT)?;
     Ok(file.to_owned())
 }
