@@ -308,6 +308,9 @@ impl Home {
                 .iter()
                 .any(|own| name == OsStr::new(own))
                 || is_draft(&name);
+            if !ours && self.read_format(directory)?.is_some() {
+                return self.check_format(directory); // another process has made it a home, and uses it
+            }
             if !ours {
                 let found = belljar_spec::text::escape(name.as_bytes());
                 return Err(HomeError::Foreign { path: self.path.clone(), found });

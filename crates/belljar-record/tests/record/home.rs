@@ -207,16 +207,24 @@ fn a_file_is_no_home_and_a_linked_format_is_not_followed() {
     assert!(matches!(open(&path), Err(HomeError::Io { .. })));
 }
 
+/// And use it at once: what the first of them makes in it is not foreign to the others.
 #[test]
 fn many_at_once_make_one_home() {
-    let temp = TempDir::new().unwrap();
-    let path = temp.path().join("home");
-    std::thread::scope(|scope| {
-        let all: Vec<_> = (0..16).map(|_| scope.spawn(|| open(&path).map(|_| ()))).collect();
-        for one in all {
-            one.join().unwrap().unwrap();
-        }
-    });
+    let open_and_use = |path: &Path, after: u64| {
+        std::thread::sleep(std::time::Duration::from_micros(after));
+        open(path).map(|home| drop(home.open_apply_lock().unwrap()))
+    };
+    for _ in 0..100 {
+        let temp = TempDir::new().unwrap();
+        let path = &temp.path().join("home");
+        std::thread::scope(|scope| {
+            let start = |number: u64| scope.spawn(move || open_and_use(path, 40 * number));
+            let all: Vec<_> = (0..16).map(start).collect();
+            for one in all {
+                one.join().unwrap().unwrap();
+            }
+        });
+    }
 }
 
 /// Whoever is killed while the format is written leaves a draft; the next one takes it away.
