@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use super::fingerprint::changed;
 use belljar_record::home::Home;
 use belljar_record::run_json::RunRecord;
+use belljar_record::store::life::{self, Life};
 
 /// In the run's directory.
 const DIRECTORY: &str = "quarantine";
@@ -53,6 +54,10 @@ pub struct Quarantined {
 
 /// Moves what the run's record calls new. Again does no harm.
 pub fn quarantine(home: &Home, run: &RunId) -> Result<Quarantined, QuarantineError> {
+    // Before the record: the run may have ended a moment ago, and its end is written in the background.
+    if let Life::Live(_) = life::of(home, run) {
+        return Err(QuarantineError::NotOver { run: *run });
+    }
     let directory = home.run_dir(run);
     let record = RunRecord::read(&directory)
         .map_err(|error| QuarantineError::Record { run: *run, error })?;

@@ -303,7 +303,7 @@ async fn who_gives_up_on_a_copy_leaves_nothing() {
     assert!(gave_up.is_err());
     let begun = std::time::Instant::now();
     while hostile.names() != ["bystander"] {
-        assert!(begun.elapsed().as_secs() < 10, "{:?}", hostile.names());
+        assert!(begun.elapsed().as_secs() < 60, "{:?}", hostile.names());
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
 }
