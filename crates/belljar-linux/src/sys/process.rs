@@ -83,12 +83,6 @@ pub fn clone_into(flags: CloneFlags, group: Option<BorrowedFd<'_>>) -> Result<Fo
     }
 }
 
-/// Moves this process to a new network namespace.
-pub fn new_network() -> Result<(), Errno> {
-    // SAFETY: no pointer is passed, and no descriptor or memory of this process changes its meaning.
-    check(libc::c_long::from(unsafe { libc::unshare(libc::CLONE_NEWNET) })).map(|_| ())
-}
-
 /// A process in a new user namespace that does nothing until it is killed. It shares this one's
 /// memory, so making it copies nothing.
 #[derive(Debug)]
