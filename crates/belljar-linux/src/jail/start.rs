@@ -90,7 +90,8 @@ pub struct Sandbox {
 /// Whether PID 1 can still be asked and signalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
-    Unreaped,
+    Running,
+    Killed,
     Reaped,
 }
 
@@ -208,7 +209,7 @@ fn start_in(
         identity,
         count: Count::default(),
         written,
-        life: Life::Unreaped,
+        life: Life::Running,
     })
 }
 
@@ -337,7 +338,7 @@ impl Sandbox {
 
     /// So far; all of it once PID 1 has been reaped.
     pub fn usage(&self, usage: &mut Usage) {
-        if let (Life::Unreaped, Some(group)) = (self.life, &self.group) {
+        if let (Life::Running | Life::Killed, Some(group)) = (self.life, &self.group) {
             group.usage(usage);
         }
         self.count.fill(usage);
@@ -345,9 +346,10 @@ impl Sandbox {
 
     /// Ends everything inside: when PID 1 goes, the kernel takes the whole pid namespace with it.
     pub fn kill(&mut self) {
-        if self.life == Life::Unreaped {
+        if self.life == Life::Running {
             self.sample(); // the last chance for what only a living process shows
             let _ = pidfd_send_signal(&self.init.pidfd, Signal::KILL); // gone already is as good
+            self.life = Life::Killed;
         }
     }
 

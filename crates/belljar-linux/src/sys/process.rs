@@ -119,10 +119,17 @@ impl Sleeper {
     }
 }
 
-impl Drop for Sleeper {
-    fn drop(&mut self) {
+impl Sleeper {
+    /// It ends while this process does something else; dropping it waits for that.
+    pub fn kill(&self) {
         // It is our unreaped child, so the pid is still valid.
         let _ = rustix::process::kill_process(self.pid, rustix::process::Signal::KILL);
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        self.kill();
         while let Err(Errno::INTR) =
             rustix::process::waitpid(Some(self.pid), rustix::process::WaitOptions::empty())
         {
