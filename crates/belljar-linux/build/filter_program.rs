@@ -30,43 +30,45 @@ const X32_BIT: u32 = 0x4000_0000;
 /// A place to jump to.
 type Label = usize;
 
+/// Where a program goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Next,
+    Label(Label),
+    Return(u32),
+}
+
 enum Step {
     Plain {
         code: u16,
         k: u32,
     },
-    /// On a match go there, else go on.
-    When {
+    /// A comparison, and where to go on if it holds and if it fails.
+    Branch {
         code: u16,
         k: u32,
-        there: Label,
+        holds: Target,
+        fails: Target,
     },
-    Jump(Label),
+    Goto(Target),
     Here(Label),
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Action {
-    Return(u32),
-    /// The rules of one call, by their number.
-    Rules(usize),
-}
-
-/// Where a search ends.
-#[derive(Clone, Copy)]
-enum Leaf {
-    Return(u32),
-    Go(Label),
-}
-
-/// The position of each part in the program.
-struct Placed {
-    /// For each step, whether it is a conditional jump that goes too far for one instruction.
-    far: Vec<bool>,
-    /// For each label.
-    places: Vec<Option<u32>>,
-    /// Of the whole program.
-    length: u32,
+/// How ranges of numbers are searched.
+enum Search {
+    Leaf(Target),
+    /// Numbers from `at` on are in `high`.
+    Split {
+        at: u32,
+        low: Box<Search>,
+        high: Box<Search>,
+    },
+    /// One number differs from all around it.
+    Single {
+        number: u32,
+        its: Target,
+        others: Target,
+    },
 }
 
 #[derive(Default)]
@@ -81,58 +83,46 @@ pub(crate) fn compile(
     audit_arch: u32,
     has_x32: bool,
 ) -> Result<Vec<u8>, String> {
-    let mut rules: Vec<&Vec<Rule>> = Vec::new();
-    let mut ranges: Vec<(u32, Action)> = vec![(0, Action::Return(ERRNO | ENOSYS))];
+    let mut program = Assembler::default();
+    // Calls with the same rules share them.
+    let mut rules: Vec<(Label, &Vec<Rule>)> = Vec::new();
+    let mut ranges: Vec<(u32, Target)> = vec![(0, Target::Return(ERRNO | ENOSYS))];
     let last = verdicts.keys().next_back().copied().unwrap_or(0);
     for number in 0..=last + 1 {
-        let action = match verdicts.get(&number) {
-            None => Action::Return(ERRNO | ENOSYS),
-            Some(Verdict::Allow) => Action::Return(ALLOW),
-            Some(Verdict::Deny) => Action::Return(ERRNO | EPERM),
+        let target = match verdicts.get(&number) {
+            None => Target::Return(ERRNO | ENOSYS),
+            Some(Verdict::Allow) => Target::Return(ALLOW),
+            Some(Verdict::Deny) => Target::Return(ERRNO | EPERM),
             Some(Verdict::DenyWhen(of_this_call)) => {
-                rules.push(of_this_call);
-                Action::Rules(rules.len() - 1)
+                let known = rules.iter().find(|(_, rules)| *rules == of_this_call);
+                Target::Label(known.map(|(label, _)| *label).unwrap_or_else(|| {
+                    let label = program.label();
+                    rules.push((label, of_this_call));
+                    label
+                }))
             }
         };
         match ranges.last_mut() {
-            Some((start, before)) if *start == number => *before = action,
-            Some((_, before)) if *before == action => {}
-            _ => ranges.push((number, action)),
+            Some((start, before)) if *start == number => *before = target,
+            Some((_, before)) if *before == target => {}
+            _ => ranges.push((number, target)),
         }
     }
 
-    let mut program = Assembler::default();
     program.plain(LOAD, ARCH_AT);
-    let right_arch = program.label();
-    program.when(IF_EQUAL, audit_arch, right_arch);
-    program.plain(RETURN, KILL_PROCESS);
-    program.here(right_arch);
+    program.branch(IF_EQUAL, audit_arch, Target::Next, Target::Return(KILL_PROCESS));
     program.plain(LOAD, NUMBER_AT);
-    let known_mode = program.label();
     if has_x32 {
-        let x32 = program.label();
+        let known_mode = program.label();
         // A debugger that cancels a call sets its number to -1.
-        program.when(IF_EQUAL, u32::MAX, known_mode);
-        program.when(IF_AT_LEAST, X32_BIT, x32);
-        program.jump(known_mode);
-        program.here(x32);
-        program.plain(RETURN, KILL_PROCESS);
+        program.branch(IF_EQUAL, u32::MAX, Target::Label(known_mode), Target::Next);
+        program.branch(IF_AT_LEAST, X32_BIT, Target::Return(KILL_PROCESS), Target::Next);
+        program.here(known_mode);
     }
-    program.here(known_mode);
-    let at: Vec<Label> = rules.iter().map(|_| program.label()).collect();
-    let leaf = |action: Action| match action {
-        Action::Return(answer) => Leaf::Return(answer),
-        Action::Rules(index) => Leaf::Go(at[index]),
-    };
-    let ranges: Vec<(u32, Leaf)> =
-        ranges.into_iter().map(|(start, action)| (start, leaf(action))).collect();
     program.search(&ranges);
-    for (label, of_one_call) in at.into_iter().zip(rules) {
+    for (label, of_one_call) in rules {
         program.here(label);
-        for rule in of_one_call {
-            program.rule(rule);
-        }
-        program.plain(RETURN, ALLOW);
+        program.rules(of_one_call);
     }
     program.assemble()
 }
@@ -147,46 +137,84 @@ impl Assembler {
         self.steps.push(Step::Plain { code, k });
     }
 
-    fn when(&mut self, code: u16, k: u32, there: Label) {
-        self.steps.push(Step::When { code, k, there });
+    fn branch(&mut self, code: u16, k: u32, holds: Target, fails: Target) {
+        self.steps.push(Step::Branch { code, k, holds, fails });
     }
 
-    fn jump(&mut self, there: Label) {
-        self.steps.push(Step::Jump(there));
+    fn goto(&mut self, target: Target) {
+        self.steps.push(Step::Goto(target));
     }
 
     fn here(&mut self, label: Label) {
         self.steps.push(Step::Here(label));
     }
 
-    /// Halves the ranges until one is left.
-    fn search(&mut self, ranges: &[(u32, Leaf)]) {
-        match ranges {
-            [] => {}
-            [(_, Leaf::Return(answer))] => self.plain(RETURN, *answer),
-            [(_, Leaf::Go(label))] => self.jump(*label),
-            _ => {
-                let (low, high) = ranges.split_at(ranges.len() / 2);
-                let upper = self.label();
-                self.when(IF_AT_LEAST, high[0].0, upper);
-                self.search(low);
-                self.here(upper);
-                self.search(high);
+    fn search(&mut self, ranges: &[(u32, Target)]) {
+        if let Some(plan) = plan_search(ranges) {
+            self.emit_search(&plan);
+        }
+    }
+
+    fn emit_search(&mut self, search: &Search) {
+        match search {
+            Search::Leaf(target) => self.goto(*target),
+            Search::Single { number, its, others } => {
+                self.branch(IF_EQUAL, *number, *its, *others);
             }
+            Search::Split { at, low, high } => match (&**low, &**high) {
+                (Search::Leaf(low), Search::Leaf(high)) => {
+                    self.branch(IF_AT_LEAST, *at, *high, *low);
+                }
+                (Search::Leaf(low), high) => {
+                    self.branch(IF_AT_LEAST, *at, Target::Next, *low);
+                    self.emit_search(high);
+                }
+                (low, Search::Leaf(high)) => {
+                    self.branch(IF_AT_LEAST, *at, *high, Target::Next);
+                    self.emit_search(low);
+                }
+                (low, high) => {
+                    let upper = self.label();
+                    self.branch(IF_AT_LEAST, *at, Target::Label(upper), Target::Next);
+                    self.emit_search(low);
+                    self.here(upper);
+                    self.emit_search(high);
+                }
+            },
         }
     }
 
-    /// Its answer if every condition holds, else on to what follows.
-    fn rule(&mut self, rule: &Rule) {
-        let not_this = self.label();
-        for condition in &rule.conditions {
-            self.condition(condition, not_this);
+    /// The answer of the first rule that applies; if none does, the call is allowed.
+    fn rules(&mut self, rules: &[Rule]) {
+        for (at, rule) in rules.iter().enumerate() {
+            if at + 1 == rules.len() {
+                self.rule(rule, Target::Return(ALLOW));
+                return;
+            }
+            let following = self.label();
+            self.rule(rule, Target::Label(following));
+            self.here(following);
         }
-        self.plain(RETURN, ERRNO | rule.errno);
-        self.here(not_this);
+        self.goto(Target::Return(ALLOW));
     }
 
-    fn condition(&mut self, condition: &Condition, not_this: Label) {
+    /// Its answer if every condition holds.
+    fn rule(&mut self, rule: &Rule, otherwise: Target) {
+        let answer = Target::Return(ERRNO | rule.errno);
+        for (at, condition) in rule.conditions.iter().enumerate() {
+            if at + 1 == rule.conditions.len() {
+                self.condition(condition, answer, otherwise);
+                return;
+            }
+            let following = self.label();
+            self.condition(condition, Target::Label(following), otherwise);
+            self.here(following);
+        }
+        self.goto(answer);
+    }
+
+    /// Goes on at one of the two; nothing falls through to what follows.
+    fn condition(&mut self, condition: &Condition, holds: Target, fails: Target) {
         let low = ARGUMENTS_AT + 8 * u32::from(condition.argument);
         let halves: &[(u32, u32)] = match condition.width {
             Width::Low32 => &[(0, low)],
@@ -197,126 +225,201 @@ impl Assembler {
             Test::Equals(value) => {
                 for (shift, at) in halves {
                     self.plain(LOAD, *at);
-                    self.unless_equal(half(*value, *shift), not_this);
+                    self.branch(IF_EQUAL, half(*value, *shift), Target::Next, fails);
                 }
+                self.goto(holds);
             }
             Test::Masked { mask, value } => {
                 for (shift, at) in halves.iter().filter(|(shift, _)| half(*mask, *shift) != 0) {
                     self.plain(LOAD, *at);
                     self.plain(AND, half(*mask, *shift));
-                    self.unless_equal(half(*value, *shift), not_this);
+                    self.branch(IF_EQUAL, half(*value, *shift), Target::Next, fails);
                 }
+                self.goto(holds);
             }
             Test::Differs(value) => {
-                let differs = self.label();
                 for (shift, at) in halves {
                     self.plain(LOAD, *at);
-                    let same = self.label();
-                    self.when(IF_EQUAL, half(*value, *shift), same);
-                    self.jump(differs);
-                    self.here(same);
+                    self.branch(IF_EQUAL, half(*value, *shift), Target::Next, holds);
                 }
-                self.jump(not_this);
-                self.here(differs);
+                self.goto(fails);
             }
             Test::Outside { mask, ranges } => {
                 self.plain(LOAD, low);
                 if *mask != u32::MAX {
                     self.plain(AND, *mask);
                 }
-                let outside = self.label();
-                self.search(&leaves(ranges, Leaf::Go(not_this), Leaf::Go(outside)));
-                self.here(outside);
+                self.search(&leaves(ranges, fails, holds));
             }
         }
     }
 
-    fn unless_equal(&mut self, value: u32, not_this: Label) {
-        let equal = self.label();
-        self.when(IF_EQUAL, value, equal);
-        self.jump(not_this);
-        self.here(equal);
-    }
-
-    /// Eight bytes an instruction, in the machine's byte order. A conditional jump reaches only 255
-    /// instructions; one that has to go further is followed by a jump that reaches everywhere.
+    /// Eight bytes an instruction, in the machine's byte order.
+    ///
+    /// Written from the end, since jumps lead forward only: the place of every target is known then. A conditional
+    /// jump reaches 255 instructions; one that has to go further goes to an instruction right behind it, which returns
+    /// or jumps.
     fn assemble(&self) -> Result<Vec<u8>, String> {
-        let Placed { far, places, length } = self.place()?;
+        let mut program = Backwards { labels: vec![None; self.labels], ..Backwards::default() };
+        let mut next = Target::Next;
+        for step in self.steps.iter().rev() {
+            match step {
+                Step::Here(label) => {
+                    program.labels[*label] = Some(program.follow(next)?);
+                }
+                Step::Plain { code, k } => {
+                    program.follow(next)?;
+                    program.emit(*code, [0, 0], *k);
+                }
+                Step::Goto(target) => {
+                    next = *target; // the comparison before it goes there by itself, if it can
+                    continue;
+                }
+                Step::Branch { code, k, holds, fails } => {
+                    let or_next =
+                        |target: Target| if target == Target::Next { next } else { target };
+                    program.branch(*code, *k, or_next(*holds), or_next(*fails))?;
+                }
+            }
+            next = Target::Next;
+        }
+        let length = program.instructions.len();
         if length > 4096 {
             return Err(format!(
                 "the program has {length} instructions, more than the kernel takes"
             ));
         }
-        let mut program = Vec::new();
-        let mut emit = |code: u16, jump: [u8; 2], k: u32| {
-            program.extend(code.to_ne_bytes());
-            program.extend(jump);
-            program.extend(k.to_ne_bytes());
-        };
-        let mut at = 0_u32;
-        for (step, far) in self.steps.iter().zip(far) {
-            match step {
-                Step::Plain { code, k } => {
-                    emit(*code, [0, 0], *k);
-                    at += 1;
-                }
-                Step::Jump(there) => {
-                    emit(JUMP, [0, 0], distance(&places, at, *there)?);
-                    at += 1;
-                }
-                Step::When { code, k, there } if far => {
-                    emit(*code, [0, 1], *k);
-                    emit(JUMP, [0, 0], distance(&places, at + 1, *there)?);
-                    at += 2;
-                }
-                Step::When { code, k, there } => {
-                    let reach = u8::try_from(distance(&places, at, *there)?);
-                    emit(*code, [reach.map_err(|_| "a jump too far")?, 0], *k);
-                    at += 1;
-                }
-                Step::Here(_) => {}
-            }
-        }
-        Ok(program)
-    }
-
-    /// Making one jump longer can only push others further, so this comes to an end.
-    fn place(&self) -> Result<Placed, String> {
-        let mut far = vec![false; self.steps.len()];
-        loop {
-            let mut places = vec![None; self.labels];
-            let mut starts = Vec::with_capacity(self.steps.len());
-            let mut length = 0_u32;
-            for (step, far) in self.steps.iter().zip(&far) {
-                starts.push(length);
-                match step {
-                    Step::Here(label) => places[*label] = Some(length),
-                    Step::When { .. } if *far => length += 2,
-                    _ => length += 1,
-                }
-            }
-            let mut grew = false;
-            for ((step, start), far) in self.steps.iter().zip(starts).zip(&mut far) {
-                if let (Step::When { there, .. }, false) = (step, *far) {
-                    *far = distance(&places, start, *there)? > u32::from(u8::MAX);
-                    grew |= *far;
-                }
-            }
-            if !grew {
-                return Ok(Placed { far, places, length });
-            }
-        }
+        Ok(program.instructions.into_iter().rev().flatten().collect())
     }
 }
 
-/// How many instructions a jump passes over.
-fn distance(places: &[Option<u32>], from: u32, to: Label) -> Result<u32, String> {
-    let place = places[to].ok_or("a jump to nowhere")?;
-    place.checked_sub(from + 1).ok_or_else(|| "a jump backwards".to_owned())
+/// A program while it is written, the last instruction first. A place in it is the number of instructions from there
+/// to the end.
+#[derive(Default)]
+struct Backwards {
+    instructions: Vec<[u8; 8]>,
+    labels: Vec<Option<usize>>,
+    /// The first instruction that returns this.
+    returns: BTreeMap<u32, usize>,
+}
+
+impl Backwards {
+    fn here(&self) -> usize {
+        self.instructions.len()
+    }
+
+    fn emit(&mut self, code: u16, jumps: [u8; 2], k: u32) {
+        let ([c0, c1], [k0, k1, k2, k3]) = (code.to_ne_bytes(), k.to_ne_bytes());
+        self.instructions.push([c0, c1, jumps[0], jumps[1], k0, k1, k2, k3]);
+        if code == RETURN {
+            self.returns.insert(k, self.here());
+        }
+    }
+
+    /// Where it is, if it is anywhere yet.
+    fn place(&self, target: Target) -> Result<Option<usize>, String> {
+        match target {
+            Target::Next => Ok(Some(self.here())),
+            Target::Label(label) => match self.labels[label] {
+                None => Err("a jump backwards, or to nowhere".to_owned()),
+                place => Ok(place),
+            },
+            Target::Return(answer) => Ok(self.returns.get(&answer).copied()),
+        }
+    }
+
+    /// An instruction that leads there, unless that is what follows anyway.
+    fn follow(&mut self, target: Target) -> Result<usize, String> {
+        let place = self.place(target)?;
+        match (target, place) {
+            (_, Some(place)) if place == self.here() => {}
+            (Target::Return(answer), _) => self.emit(RETURN, [0, 0], answer),
+            (_, place) => {
+                let distance = self.here() - place.ok_or("a jump to nowhere")?;
+                let distance = u32::try_from(distance).map_err(|_| "a jump too far")?;
+                self.emit(JUMP, [0, 0], distance);
+            }
+        }
+        Ok(self.here())
+    }
+
+    fn branch(&mut self, code: u16, k: u32, holds: Target, fails: Target) -> Result<(), String> {
+        let (mut to_holds, mut to_fails) = (self.place(holds)?, self.place(fails)?);
+        let jumps = loop {
+            let reach = |place: Option<usize>| {
+                place.and_then(|place| u8::try_from(self.here() - place).ok())
+            };
+            match (reach(to_holds), reach(to_fails)) {
+                (Some(holds), Some(fails)) => break [holds, fails],
+                (None, _) => to_holds = Some(self.follow(holds)?),
+                (_, None) => to_fails = Some(self.follow(fails)?),
+            }
+        };
+        self.emit(code, jumps, k);
+        Ok(())
+    }
+}
+
+/// The search with the fewest comparisons, and of those the one with the shortest way.
+fn plan_search(ranges: &[(u32, Target)]) -> Option<Search> {
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    struct Cost {
+        comparisons: usize,
+        depth: usize,
+    }
+    const SINGLE: usize = usize::MAX;
+    let count = ranges.len();
+    // For `count` ranges from `first` on: what it costs, and how many of them are the lower part.
+    let none = (Cost { comparisons: 0, depth: 0 }, 0);
+    let mut best = vec![vec![none; count + 1]; count];
+    let single = |first: usize| match &ranges[first..] {
+        [(_, before), (number, its), (end, after), ..] if before == after && *end == number + 1 => {
+            Some((*number, *its, *before))
+        }
+        _ => None,
+    };
+    for length in 2..=count {
+        for first in 0..=count - length {
+            let parts = (1..length).map(|low| {
+                let (low_cost, high_cost) = (best[first][low].0, best[first + low][length - low].0);
+                let comparisons = 1 + low_cost.comparisons + high_cost.comparisons;
+                (Cost { comparisons, depth: 1 + low_cost.depth.max(high_cost.depth) }, low)
+            });
+            let one = (length == 3 && single(first).is_some())
+                .then_some((Cost { comparisons: 1, depth: 1 }, SINGLE));
+            let cheapest = parts.chain(one).min()?;
+            best[first][length] = cheapest;
+        }
+    }
+    fn build(
+        ranges: &[(u32, Target)],
+        first: usize,
+        length: usize,
+        part: &dyn Fn(usize, usize) -> usize,
+        single: &dyn Fn(usize) -> Option<(u32, Target, Target)>,
+    ) -> Option<Search> {
+        if length == 1 {
+            return Some(Search::Leaf(ranges.get(first)?.1));
+        }
+        let low = part(first, length);
+        if low == SINGLE {
+            let (number, its, others) = single(first)?;
+            return Some(Search::Single { number, its, others });
+        }
+        Some(Search::Split {
+            at: ranges.get(first + low)?.0,
+            low: Box::new(build(ranges, first, low, part, single)?),
+            high: Box::new(build(ranges, first + low, length - low, part, single)?),
+        })
+    }
+    if count == 0 {
+        return None;
+    }
+    build(ranges, 0, count, &|first, length| best[first][length].1, &single)
 }
 
 /// The whole line of numbers, cut where a range begins or ends.
-fn leaves(ranges: &[(u32, u32)], inside: Leaf, outside: Leaf) -> Vec<(u32, Leaf)> {
+fn leaves(ranges: &[(u32, u32)], inside: Target, outside: Target) -> Vec<(u32, Target)> {
     let mut leaves = vec![(0, outside)];
     for (first, last) in ranges {
         leaves.retain(|(start, _)| start != first); // there is nothing between it and the one before

@@ -9,10 +9,10 @@
 //! sandbox's namespace is made; every process inside inherits them, and none has the right to raise them.
 
 use std::collections::BTreeMap;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use belljar_spec::Rlimit as PlannedLimit;
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -58,8 +58,9 @@ pub(crate) struct UserLimits {
 impl UserLimits {
     /// A part of the caller's limits. Where the kernel lacks a counter, nothing can be used up.
     pub(crate) fn of_caller(planned: &[PlannedLimit]) -> Self {
+        let directory = counter_directory();
         let counters = COUNTERS.iter().filter_map(|(name, maximum)| {
-            let callers = read_counter(name)?;
+            let callers = read_counter(directory.as_ref()?, name)?;
             Some((*name, (callers / 2).min(*maximum)))
         });
         let is_planned = |name: &str| planned.iter().any(|limit| limit.name == name);
@@ -107,9 +108,10 @@ impl UserLimits {
 
 /// What holds for this process and its user namespace.
 pub(crate) fn read_back() -> BTreeMap<String, u64> {
-    let counters = COUNTERS
-        .iter()
-        .filter_map(|(name, _)| Some((format!("{PREFIX}{name}"), read_counter(name)?)));
+    let directory = counter_directory();
+    let counters = COUNTERS.iter().filter_map(|(name, _)| {
+        Some((format!("{PREFIX}{name}"), read_counter(directory.as_ref()?, name)?))
+    });
     let resources = RESOURCES.iter().map(|(name, _)| *name).chain(["nproc"]);
     let resources = resources.filter_map(|name| {
         // Only a hard limit holds.
@@ -118,9 +120,13 @@ pub(crate) fn read_back() -> BTreeMap<String, u64> {
     counters.chain(resources).collect()
 }
 
-fn read_counter(name: &str) -> Option<u64> {
-    let text = belljar_sys::kernel_file::read_text(format!("/proc/sys/user/{name}")).ok()?;
-    text.trim().parse().ok()
+fn counter_directory() -> Option<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    open("/proc/sys/user", flags, Mode::empty()).ok()
+}
+
+fn read_counter(directory: &OwnedFd, name: &str) -> Option<u64> {
+    belljar_sys::kernel_file::read_number(directory.as_fd(), name).ok()
 }
 
 /// The limits a plan can name.
@@ -145,8 +151,9 @@ mod tests {
     fn a_run_gets_at_most_half_of_what_its_user_has() {
         let limits = UserLimits::of_caller(&[]);
         assert!(limits.counters.len() >= 10, "{limits:?}");
+        let directory = counter_directory().unwrap();
         for (name, value) in &limits.counters {
-            let callers = read_counter(name).unwrap();
+            let callers = read_counter(&directory, name).unwrap();
             assert!(*value <= callers / 2, "{name}: {value} of {callers}");
         }
         for (name, value) in &limits.resources {

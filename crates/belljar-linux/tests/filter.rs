@@ -271,7 +271,7 @@ fn the_program_stays_small() {
     for filter in [x86_64(), aarch64()] {
         let instructions = filter.program.len() / 8;
         println!("{instructions} instructions");
-        assert!(instructions < 1200, "{instructions}");
+        assert!(instructions < 700, "{instructions}");
     }
 }
 

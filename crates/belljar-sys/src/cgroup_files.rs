@@ -28,7 +28,7 @@ fn written(stat: &str) -> u64 {
 
 /// A file that holds one number.
 pub fn read_number(path: &Path) -> Option<u64> {
-    read_text(path).ok()?.trim().parse().ok()
+    crate::kernel_file::read_number(rustix::fs::CWD, path).ok()
 }
 
 /// `key value` lines, as in `memory.events` and `cpu.stat`.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use belljar_spec::init_process::LANDLOCK_WANTED;
+use rustix::fs::{Mode, OFlags};
 
 use crate::errno::check;
 
@@ -36,9 +37,13 @@ pub fn kernel() -> String {
 /// The namespaces that this process is in, by the kernel's names. Those that it does not show are left out.
 pub fn namespaces() -> BTreeMap<String, String> {
     let names = ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"];
+    let place = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(directory) = rustix::fs::open("/proc/self/ns", place, Mode::empty()) else {
+        return BTreeMap::new();
+    };
     let shown = names.into_iter().filter_map(|name| {
-        let link = std::fs::read_link(format!("/proc/self/ns/{name}")).ok()?;
-        Some((name.to_owned(), link.to_str()?.to_owned()))
+        let link = rustix::fs::readlinkat(&directory, name, Vec::new()).ok()?;
+        Some((name.to_owned(), link.into_string().ok()?))
     });
     shown.collect()
 }

@@ -240,12 +240,15 @@ fn attempts() -> Vec<Attempt> {
 /// gVisor lets any process list them, and open those that any process could open by name; what counts is whether
 /// one can be opened that only PID 1 has: any but `/dev/null`.
 fn open_descriptor_of_init() -> Result<(), Errno> {
+    // Where the directory cannot be reached at all, nothing in it can.
+    let place = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = openat(CWD, c"/proc/1/fd", place, Mode::empty())?;
     let mut last = Errno::NOENT;
     for number in 0..32 {
-        let Ok(path) = std::ffi::CString::new(format!("/proc/1/fd/{number}")) else { continue };
+        let name = rustix::path::DecInt::new(number);
         for flags in [OFlags::RDONLY, OFlags::WRONLY] {
             let flags = flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            match openat(CWD, &path, flags, Mode::empty()) {
+            match openat(&directory, name.as_c_str(), flags, Mode::empty()) {
                 Ok(fd) if is_null_device(&fd) => {}
                 Ok(_) => return Ok(()),
                 Err(Errno::NOENT) => {}

@@ -20,6 +20,7 @@ use super::root::RootError;
 use super::set_up::{self, SetUpStep};
 use super::start::{Ends, inner_maps};
 use crate::loopback::listen_on;
+use crate::sys::pod_namespaces::{PodNamespaces, join};
 use crate::sys::process::{CloneFlags, Forked, clone};
 
 #[derive(Debug, thiserror::Error)]
@@ -66,22 +67,23 @@ pub(crate) fn init_ids(command: User) -> User {
     User { uid: free(INIT_UID, command.uid), gid: free(INIT_UID, command.gid) }
 }
 
-/// The pod: a user namespace, and in it a network namespace. Makes the sandbox in it and ends; the sandbox's first
-/// process is the launcher's child.
-pub(crate) fn pod(steps: &[SetUpStep], bound: &Bound, mut ends: Ends) -> Result<(), ApplyError> {
+/// The pod: a user namespace, and in it a network namespace. Enters them, makes the sandbox in them and ends; the
+/// sandbox's first process is the launcher's child.
+pub(crate) fn pod(
+    steps: &[SetUpStep],
+    bound: &Bound,
+    mut ends: Ends,
+    namespaces: &PodNamespaces,
+) -> Result<(), ApplyError> {
     // First: everything that follows is counted, and the cgroup namespace begins there.
     enter_groups(std::mem::take(&mut ends.groups))?;
     step("ask to die with the launcher", set_parent_process_death_signal(Some(Signal::KILL)))?;
-    // The dearest namespace, made while the launcher writes our maps.
-    step("make the network namespace", crate::sys::process::new_network())?;
-    wait_for_go(ends.report.as_fd())?; // our uid map is written now
+    // Inherited by everything inside: under pressure the command goes first, not the launcher.
+    write_file("/proc/self/oom_score_adj", "500")?;
+    step("enter the run's user and network namespace", join(namespaces.process()))?;
     become_setup_user(bound)?;
     // Changing the uid made our files in /proc root's; the sandbox's maps are written through them.
     step("set dumpable", set_dumpable_behavior(DumpableBehavior::Dumpable))?;
-    step("bring loopback up", crate::sys::net::loopback_up())?;
-    // Any port, as in a container: nothing else lives in this network.
-    write_file("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")?;
-
     // Before the sandbox's user namespace is made: they are its maximum from then on.
     step("limit what is counted for the user", bound.user_limits.set_resources())?;
     let (go_here, go_there) =

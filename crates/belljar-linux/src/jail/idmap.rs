@@ -15,7 +15,14 @@ use crate::sys::process::Sleeper;
 pub(crate) struct IdMaps {
     run: Pair,
     writer: Writer,
-    made: HashMap<Pair, OwnedFd>,
+    made: HashMap<Pair, IdMap>,
+}
+
+#[derive(Debug)]
+struct IdMap {
+    namespace: OwnedFd,
+    /// Ending; nobody waits for it before the run is bound.
+    _sleeper: Sleeper,
 }
 
 /// The owner of a file that root makes until its owner is set: nobody.
@@ -32,12 +39,12 @@ impl IdMaps {
             let made = make(owner, self.run, self.writer)?;
             self.made.insert(owner, made);
         }
-        self.made.get(&owner).ok_or_else(|| Errno::NOENT.into())
+        self.made.get(&owner).map(|made| &made.namespace).ok_or_else(|| Errno::NOENT.into())
     }
 }
 
 /// A namespace needs a process to be created with; it ends as soon as the descriptor is open.
-fn make(on_disk: Pair, shown: Pair, writer: Writer) -> std::io::Result<OwnedFd> {
+fn make(on_disk: Pair, shown: Pair, writer: Writer) -> std::io::Result<IdMap> {
     let sleeper = Sleeper::in_new_user_namespace()?;
     let at = |name: &str| format!("/proc/{}/{name}", sleeper.pid.as_raw_nonzero());
     let map = |on_disk: u32, shown: u32| match writer {
@@ -46,5 +53,7 @@ fn make(on_disk: Pair, shown: Pair, writer: Writer) -> std::io::Result<OwnedFd> 
     };
     std::fs::write(at("uid_map"), map(on_disk.uid, shown.uid))?;
     std::fs::write(at("gid_map"), map(on_disk.gid, shown.gid))?;
-    Ok(File::open(at("ns/user"))?.into())
+    let namespace = File::open(at("ns/user"))?.into();
+    sleeper.kill();
+    Ok(IdMap { namespace, _sleeper: sleeper })
 }

@@ -18,6 +18,7 @@ use super::cgroup::{self, CgroupError, Entrance, Group};
 use super::report::{Blame, Report};
 use super::set_up::{SET_UP, SetUpStep};
 use super::usage::{Count, WriteAccount};
+use crate::sys::pod_namespaces::PodNamespaces;
 use crate::sys::process::{
     Child, CloneFlags, Forked, clone_into, current_executable, exit_now, reap,
 };
@@ -32,6 +33,8 @@ pub enum StartError {
     },
     #[error("cannot make the run's user namespace")]
     Pod(#[source] Errno),
+    #[error("cannot make the run's network namespace")]
+    Network(#[source] Errno),
     #[error("cannot write {path}")]
     Map {
         path: String,
@@ -87,7 +90,8 @@ pub struct Sandbox {
 /// Whether PID 1 can still be asked and signalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
-    Unreaped,
+    Running,
+    Killed,
     Reaped,
 }
 
@@ -149,7 +153,7 @@ fn make_group(limits: &Limits, bound: &belljar_bind::Bound) -> Result<Option<Gro
 
 fn start_in(
     steps: &[SetUpStep],
-    bound: Bound,
+    mut bound: Bound,
     entrance: Entrance,
     group: Option<Group>,
 ) -> Result<Sandbox, StartError> {
@@ -169,19 +173,22 @@ fn start_in(
         Entrance::Directory(directory) => (Vec::new(), Some(directory)),
         Entrance::Moved => (Vec::new(), None),
     };
+    let namespaces = pod_namespaces(&mut bound)?;
     let into = directory.as_ref().map(AsFd::as_fd);
-    let pod = match clone_into(CloneFlags::NEW_USER, into).map_err(StartError::Pod)? {
+    let pod = match clone_into(CloneFlags::default(), into).map_err(StartError::Pod)? {
         Forked::Child => {
             // The launcher's ends: with a copy of them here, its death would never be seen.
             drop((channel, report, stdin, stdout, stderr));
             let (channel, report, stdio) = (channel_inside, report_inside, inside);
-            run_pod(steps, &bound, Ends { channel, stdio, executable, report, groups })
+            let ends = Ends { channel, stdio, executable, report, groups };
+            run_pod(steps, &bound, ends, &namespaces)
         }
         Forked::Parent(child) => child,
     };
     drop((channel_inside, report_inside, inside, executable, groups, directory));
-    let introduced = introduce(&bound, &pod, report.as_fd());
+    let introduced = introduce(report.as_fd());
     end(&pod); // it has sent its last report, or failed to
+    drop(namespaces); // the sandbox is in them, or there is none
     let (init, listeners) = introduced?;
     if listeners.len() != bound.host.plan.listen.len() {
         end(&init);
@@ -202,13 +209,13 @@ fn start_in(
         identity,
         count: Count::default(),
         written,
-        life: Life::Unreaped,
+        life: Life::Running,
     })
 }
 
-fn run_pod(steps: &[SetUpStep], bound: &Bound, ends: Ends) -> ! {
+fn run_pod(steps: &[SetUpStep], bound: &Bound, ends: Ends, namespaces: &PodNamespaces) -> ! {
     let Ok(report) = ends.report.try_clone() else { exit_now(125) };
-    match apply::pod(steps, bound, ends) {
+    match apply::pod(steps, bound, ends, namespaces) {
         Ok(()) => exit_now(0),
         Err(error) => {
             error.report().send(report.as_fd());
@@ -217,26 +224,29 @@ fn run_pod(steps: &[SetUpStep], bound: &Bound, ends: Ends) -> ! {
     }
 }
 
-/// Writes the maps and limits, then sends the message to go on; the response is the sandbox's first process.
-fn introduce(
-    bound: &Bound,
-    pod: &Child,
-    report: BorrowedFd<'_>,
-) -> Result<(Child, Vec<OwnedFd>), StartError> {
-    let pid = pod.pid.as_raw_nonzero();
+/// The run's namespaces, with their maps: those that were begun when the run was bound.
+fn pod_namespaces(bound: &mut Bound) -> Result<PodNamespaces, StartError> {
+    let namespaces = match bound.namespaces.take() {
+        Some(namespaces) => namespaces,
+        None => PodNamespaces::begin().map_err(StartError::Pod)?,
+    };
+    let pid = namespaces.pid.as_raw_nonzero();
     let write = |file: &str, text: &str| {
         let path = format!("/proc/{pid}/{file}");
         std::fs::write(&path, text).map_err(|error| StartError::Map { path, error })
     };
-    // Inherited by everything inside: under pressure the command goes first, not the launcher.
-    write("oom_score_adj", "500")?;
     let (uids, gids) = pod_maps(bound.host.plan.identity.inside, &bound.host.identity);
     if bound.host.plan.identity.host == HostUid::Caller {
         write("setgroups", "deny")?; // else an ordinary user may not write a group map
     }
     write("uid_map", &uids)?;
     write("gid_map", &gids)?;
-    rustix::io::write(report, b".").map_err(|_| StartError::Ended)?;
+    namespaces.wait().map_err(StartError::Network)?;
+    Ok(namespaces)
+}
+
+/// The pod's report is the sandbox's first process.
+fn introduce(report: BorrowedFd<'_>) -> Result<(Child, Vec<OwnedFd>), StartError> {
     match Report::receive(report)? {
         Report::Failed { why, blame } => Err(StartError::of_report(why, blame)),
         Report::Sandbox { pid, listeners } => {
@@ -328,7 +338,7 @@ impl Sandbox {
 
     /// So far; all of it once PID 1 has been reaped.
     pub fn usage(&self, usage: &mut Usage) {
-        if let (Life::Unreaped, Some(group)) = (self.life, &self.group) {
+        if let (Life::Running | Life::Killed, Some(group)) = (self.life, &self.group) {
             group.usage(usage);
         }
         self.count.fill(usage);
@@ -336,9 +346,10 @@ impl Sandbox {
 
     /// Ends everything inside: when PID 1 goes, the kernel takes the whole pid namespace with it.
     pub fn kill(&mut self) {
-        if self.life == Life::Unreaped {
+        if self.life == Life::Running {
             self.sample(); // the last chance for what only a living process shows
             let _ = pidfd_send_signal(&self.init.pidfd, Signal::KILL); // gone already is as good
+            self.life = Life::Killed;
         }
     }
 

@@ -7,6 +7,7 @@ pub mod landlock;
 pub mod mount;
 pub mod mount_ns_child;
 pub mod net;
+pub mod pod_namespaces;
 pub mod process;
 pub mod seccomp;
 pub mod take;

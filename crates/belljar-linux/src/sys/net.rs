@@ -1,12 +1,9 @@
 //! Brings loopback up in a new network namespace.
 
-use std::os::fd::{AsFd, AsRawFd};
-
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, socket};
 
-use super::check;
-
+/// Touches no errno: a process that shares its launcher's memory calls it.
 pub fn loopback_up() -> Result<(), Errno> {
     let socket = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     // SAFETY: all-zero is a valid `ifreq`: an empty name and no flags.
@@ -15,9 +12,9 @@ pub fn loopback_up() -> Result<(), Errno> {
         *to = *from as libc::c_char;
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
-    // SAFETY: SIOCSIFFLAGS reads an `ifreq`, and this one outlives the call.
-    let result = unsafe {
-        libc::ioctl(socket.as_fd().as_raw_fd(), libc::SIOCSIFFLAGS, std::ptr::from_ref(&request))
-    };
-    check(libc::c_long::from(result)).map(|_| ())
+    const SET_FLAGS: rustix::ioctl::Opcode = libc::SIOCSIFFLAGS as rustix::ioctl::Opcode;
+    // SAFETY: SIOCSIFFLAGS reads an `ifreq`.
+    unsafe {
+        rustix::ioctl::ioctl(&socket, rustix::ioctl::Setter::<SET_FLAGS, libc::ifreq>::new(request))
+    }
 }

@@ -83,12 +83,6 @@ pub fn clone_into(flags: CloneFlags, group: Option<BorrowedFd<'_>>) -> Result<Fo
     }
 }
 
-/// Moves this process to a new network namespace.
-pub fn new_network() -> Result<(), Errno> {
-    // SAFETY: no pointer is passed, and no descriptor or memory of this process changes its meaning.
-    check(libc::c_long::from(unsafe { libc::unshare(libc::CLONE_NEWNET) })).map(|_| ())
-}
-
 /// A process in a new user namespace that does nothing until it is killed. It shares this one's
 /// memory, so making it copies nothing.
 #[derive(Debug)]
@@ -125,10 +119,17 @@ impl Sleeper {
     }
 }
 
-impl Drop for Sleeper {
-    fn drop(&mut self) {
+impl Sleeper {
+    /// It ends while this process does something else; dropping it waits for that.
+    pub fn kill(&self) {
         // It is our unreaped child, so the pid is still valid.
         let _ = rustix::process::kill_process(self.pid, rustix::process::Signal::KILL);
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        self.kill();
         while let Err(Errno::INTR) =
             rustix::process::waitpid(Some(self.pid), rustix::process::WaitOptions::empty())
         {

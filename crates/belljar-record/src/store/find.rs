@@ -72,19 +72,20 @@ pub fn find(home: &Home, query: &str) -> Result<RunInfo, FindError> {
 /// The live run of that id, or of that name where it cannot mean another id: without the ledger, which knows only runs
 /// that have ended. Everything else is looked up in full.
 fn live(home: &Home, query: &str) -> Option<RunInfo> {
-    let is_named = |id: &RunId| {
-        Summary::read(home, id).is_ok_and(|record| record.name.as_deref() == Some(query))
+    let of_name = |id: RunId| {
+        let summary = Summary::read(home, &id).ok()?;
+        (summary.name.as_deref() == Some(query)).then_some(summary)
     };
-    let id = match query.parse() {
-        Ok(id) => id,
+    let run = match query.parse() {
+        Ok(id) => RunInfo::from_directory(home, &id, super::life::of(home, &id))?,
         Err(_) if may_be_id(query) => return None,
         Err(_) => {
-            let mut named = ids_in(&home.live()).ok()?.into_iter().filter(is_named);
-            let (Some(id), None) = (named.next(), named.next()) else { return None };
-            id
+            let mut named = ids_in(&home.live()).ok()?.into_iter().filter_map(of_name);
+            let (Some(summary), None) = (named.next(), named.next()) else { return None };
+            let life = super::life::of(home, &summary.id);
+            RunInfo::from_summary(home, summary, life)
         }
     };
-    let run = RunInfo::from_directory(home, &id, super::life::of(home, &id))?;
     run.is_live().then_some(run)
 }
 

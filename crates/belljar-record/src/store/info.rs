@@ -90,7 +90,7 @@ impl RunInfo {
         Some(info.settled())
     }
 
-    fn from_summary(home: &Home, mut summary: Summary, life: Life) -> Self {
+    pub(super) fn from_summary(home: &Home, mut summary: Summary, life: Life) -> Self {
         if summary.outcome.is_none() && life == Life::Unfinished {
             // Its end is in the log, and could not be written anywhere else yet.
             summary.outcome = index::end_in_log(home, &summary.id).map(End::from);

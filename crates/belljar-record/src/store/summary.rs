@@ -84,8 +84,10 @@ impl Summary {
         let path = home.run_dir(id).join("run.json");
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-        let written = file.metadata().and_then(|metadata| metadata.modified());
-        let mut text = Vec::new();
+        let metadata = file.metadata();
+        let length = metadata.as_ref().map_or(0, |metadata| metadata.len()).min(MAX_BYTES);
+        let written = metadata.and_then(|metadata| metadata.modified());
+        let mut text = Vec::with_capacity(length as usize + 1); // room to see the end in one read
         Read::by_ref(&mut file).take(MAX_BYTES).read_to_end(&mut text)?;
         let record: Record = serde_json::from_slice(&text)?;
         if record.id != *id {

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use belljar_backend::Started;
 use belljar_spec::{
-    BackendName, EventKind, PlannedImage, Posture, ResumeOrigin, RunId, RunSpec, SkippedBackend,
-    SourceIdentity, Waiver,
+    BackendName, EventKind, ExecFailure, Plan, PlannedImage, Posture, ResumeOrigin, RunId, RunSpec,
+    SkippedBackend, SourceIdentity, Waiver,
 };
 use serde_json::json;
 
@@ -19,8 +19,49 @@ use super::LaunchError;
 use super::run_record::{new_record, write_record};
 use super::timings;
 use belljar_record::home::Home;
-use belljar_record::{HomeKey, Recorder, RunIndex, Secrets};
+use belljar_record::{Anchor, HomeKey, Recorder, RunIndex, Secrets};
 
+/// A log in which nothing is written yet.
+pub(super) struct NewLog {
+    recorder: Recorder,
+    run: RunId,
+    directory: PathBuf,
+}
+
+impl NewLog {
+    /// Makes the file. A supervisor that dies before [`Self::begin`] has accepted nothing, and `reconcile` removes what
+    /// it left.
+    pub(super) fn create(
+        home: &Home,
+        run_dir: &RunDir,
+        prepared: &Prepared<'_>,
+        secrets: Secrets,
+    ) -> Result<Self, LaunchError> {
+        timings::mark(timings::Phase::Bind);
+        let key = HomeKey::load_or_make(home.path())?.for_run(&run_dir.id);
+        let (directory, output) = (run_dir.directory.clone(), prepared.plan.limits.output);
+        let recorder = Recorder::create(&directory, key, secrets, output)?;
+        timings::mark(timings::Phase::Record);
+        Ok(Self { recorder, run: run_dir.id, directory })
+    }
+
+    /// Writes `run.start`. It is on disk after [`RunLog::sync`].
+    pub(super) fn begin(
+        self,
+        prepared: &Prepared<'_>,
+        posture: &Posture,
+    ) -> Result<RunLog, LaunchError> {
+        let Self { mut recorder, run, directory } = self;
+        let record = new_record(run, prepared, posture, recorder.secrets());
+        let plan = plan_without_secret_values(&prepared.plan, recorder.secrets());
+        recorder.event(EventKind::RunStart, &Start::of(&record))?;
+        recorder.event(EventKind::SandboxPlanned, &Planned { plan: &plan })?;
+        recorder.flush()?;
+        Ok(RunLog { recorder, record, directory })
+    }
+}
+
+/// A log that has its `run.start`: from here on it gets exactly one `run.stop`.
 pub(super) struct RunLog {
     pub(super) recorder: Recorder,
     record: RunRecord,
@@ -28,28 +69,6 @@ pub(super) struct RunLog {
 }
 
 impl RunLog {
-    /// Writes `run.start`. It is on disk before the command is released, not before this returns: the
-    /// sandbox is built meanwhile.
-    pub(super) fn begin(
-        home: &Home,
-        run_dir: &RunDir,
-        (prepared, posture): (&Prepared<'_>, &Posture),
-        secrets: Secrets,
-    ) -> Result<Self, LaunchError> {
-        timings::mark(timings::Phase::Bind);
-        let key = HomeKey::load_or_make(home.path())?;
-        let record = new_record(run_dir.id, prepared, posture, &secrets);
-        let plan = plan_without_secret_values(&prepared.plan, &secrets);
-        let output = prepared.plan.limits.output;
-        let key = key.for_run(&run_dir.id);
-        let mut recorder = Recorder::create(&run_dir.directory, key, secrets, output)?;
-        recorder.event(EventKind::RunStart, &Start::of(&record))?;
-        recorder.event(EventKind::SandboxPlanned, &json!({ "plan": plan }))?;
-        recorder.flush()?;
-        timings::mark(timings::Phase::Record);
-        Ok(Self { recorder, record, directory: run_dir.directory.clone() })
-    }
-
     /// What is written so far is on disk when this returns.
     pub(super) fn sync(&mut self) -> Result<(), LaunchError> {
         Ok(self.recorder.barrier()?)
@@ -63,7 +82,7 @@ impl RunLog {
     }
 
     /// Writes the end: durable when this returns. What listings are made from follows.
-    pub(super) fn stop(mut self, outcome: &Outcome) -> Result<RunIndex, LaunchError> {
+    pub(super) fn stop(mut self, outcome: &Outcome) -> Result<StoppedLog, LaunchError> {
         if self.recorder.is_sound() {
             let gone = match &outcome.leak {
                 None => self.recorder.event(EventKind::SandboxDestroyed, &json!({})),
@@ -79,13 +98,34 @@ impl RunLog {
         report.workspace = report.workspace.map(|workspace| workspace.brief());
         self.recorder.stop(&report)?;
         self.record.stopped_ms = Some(self.recorder.last_ms());
-        self.record.attestation = outcome.attestation.clone();
-        let mut outcome = outcome.clone();
-        outcome.failure =
-            outcome.failure.map(|failure| self.recorder.secrets().mask_failure(&failure));
-        self.record.outcome = Some(outcome);
-        Ok(RunIndex::of_supervisor(self.record, self.recorder.anchor()))
+        let failure = outcome.failure.as_ref();
+        let failure = failure.map(|failure| self.recorder.secrets().mask_failure(failure));
+        Ok(StoppedLog { record: self.record, anchor: self.recorder.anchor(), failure })
     }
+}
+
+/// A log that has its `run.stop`, on disk. Whoever ends the run does not wait for more.
+#[derive(Debug)]
+pub(super) struct StoppedLog {
+    record: RunRecord,
+    anchor: Option<Anchor>,
+    /// That of the outcome, without secrets.
+    failure: Option<ExecFailure>,
+}
+
+impl StoppedLog {
+    pub(super) fn index(self, outcome: &Outcome) -> RunIndex {
+        let Self { mut record, anchor, failure } = self;
+        record.attestation = outcome.attestation.clone();
+        record.outcome = Some(Outcome { failure, ..outcome.clone() });
+        RunIndex::of_supervisor(record, anchor)
+    }
+}
+
+/// The data of `sandbox.planned`.
+#[derive(Debug, serde::Serialize)]
+struct Planned<'a> {
+    plan: &'a Plan,
 }
 
 /// The data of `run.start`: `run.json` as it was decided, and where it was written.

@@ -5,7 +5,7 @@ use std::time::Instant;
 use belljar_backend::StartError;
 use belljar_record::Recorder;
 use belljar_spec::wire::control::FromSupervisor;
-use belljar_spec::{EventKind, Plan, RunId, RunState};
+use belljar_spec::{Attestation, EventKind, Plan, RunId, RunState};
 use serde_json::json;
 
 use super::baseline::Baselines;
@@ -98,6 +98,9 @@ impl Opened {
         let Supervision { sandboxes, plan, caller, mut options, recorder, on_release } = with;
         let Self { signals, terminal } = self;
         timings::mark(timings::Phase::Boundary);
+        // While the command's process locks itself down. Clients that connect before it is released wait.
+        let socket = ControlSocket::open(&options.socket)
+            .map_err(|error| SuperviseError::Step("open the run's socket", error))?;
         let main = sandboxes.main_mut();
         let not_as_planned = attest(main, &signals)?;
         if !not_as_planned.is_empty() || main.result_mut().failure.is_some() {
@@ -106,7 +109,7 @@ impl Opened {
         }
         record_start(main, plan, recorder)?;
         let network = std::mem::take(&mut options.network);
-        let socket = prepare(main, network, &options, recorder)?;
+        prepare(main, network, recorder)?;
         // With the kernel before anything of the command runs; `run.start` is on disk since the sandbox was started.
         recorder.flush()?;
         // Here and not at the beginning: the clock of files has ticked meanwhile, so nobody waits for it.
@@ -202,13 +205,19 @@ fn set_up_failure(diagnostics: Option<String>, sandbox: &SandboxState) -> Superv
     })
 }
 
+/// The data of `sandbox.attested`.
+#[derive(serde::Serialize)]
+struct Attested<'a> {
+    attestation: &'a Option<Box<Attestation>>,
+}
+
 fn record_start(
     sandbox: &mut SandboxState,
     plan: &Plan,
     recorder: &mut Recorder,
 ) -> Result<(), SuperviseError> {
     let attestation = &sandbox.result_mut().attestation;
-    recorder.event(EventKind::SandboxAttested, &json!({ "attestation": attestation }))?;
+    recorder.event(EventKind::SandboxAttested, &Attested { attestation })?;
     sandbox.record_sent_trees(recorder)?;
     if !plan.command.argv.is_empty() {
         let argv = recorder.masked(&plan.command.argv);
@@ -221,17 +230,14 @@ fn record_start(
 fn prepare(
     sandbox: &mut SandboxState,
     mut network: NetworkBridge,
-    options: &LaunchOptions,
     recorder: &mut Recorder,
-) -> Result<ControlSocket, SuperviseError> {
+) -> Result<(), SuperviseError> {
     if let Some(proxy) = &mut network.proxy
         && proxy.is_awaited()
     {
         proxy.wait_until_ready()?;
     }
-    sandbox.open_network(network, recorder)?;
-    ControlSocket::open(&options.socket)
-        .map_err(|error| SuperviseError::Step("open the run's socket", error))
+    Ok(sandbox.open_network(network, recorder)?)
 }
 
 fn release(sandbox: &mut SandboxState, plan: &Plan) {

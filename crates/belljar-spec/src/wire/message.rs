@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::WireError;
 use crate::attest::{Attestation, BriefAttestation};
 use crate::denied_call::DeniedCallCount;
 use crate::outcome::{ExecFailure, ExitStatus};
@@ -259,4 +260,80 @@ pub enum FromInit {
     CallsDenied {
         calls: Vec<DeniedCallCount>,
     },
+}
+
+/// The longest messages, read without the detour that `serde` makes for a tagged enum: it keeps a whole message in a
+/// general form until it knows the tag, and an attestation is long and awaited. Both senders write the tag first; any
+/// other order is read as well, by that detour.
+mod tag_first {
+    use serde::Deserialize;
+    use serde::de::DeserializeOwned;
+
+    /// With the tag as a field, so that a second one is refused here too.
+    #[derive(Deserialize)]
+    pub(super) struct Attested<A> {
+        #[serde(rename = "message")]
+        _tag: serde::de::IgnoredAny,
+        pub(super) exec: u32,
+        pub(super) attestation: Box<A>,
+    }
+
+    pub(super) fn has(message: &[u8], tag: &str) -> bool {
+        let rest = message.strip_prefix(br#"{"message":""#);
+        let rest = rest.and_then(|rest| rest.strip_prefix(tag.as_bytes()));
+        rest.is_some_and(|rest| rest.starts_with(b"\","))
+    }
+
+    pub(super) fn attested<A: DeserializeOwned>(
+        message: &[u8],
+    ) -> serde_json::Result<(u32, Box<A>)> {
+        let Attested { exec, attestation, .. } = serde_json::from_slice(message)?;
+        Ok((exec, attestation))
+    }
+}
+
+impl FromInit {
+    /// Every byte is hostile: an error, never a panic.
+    pub fn parse(message: &[u8]) -> Result<Self, WireError> {
+        if tag_first::has(message, "attested") {
+            let read = tag_first::attested(message);
+            return read
+                .map(|(exec, attestation)| Self::Attested { exec, attestation })
+                .map_err(bad);
+        }
+        if tag_first::has(message, "attested_brief") {
+            let read = tag_first::attested(message);
+            let read = read.map(|(exec, attestation)| Self::AttestedBrief { exec, attestation });
+            return read.map_err(bad);
+        }
+        super::mux::parse(message)
+    }
+}
+
+fn bad(error: serde_json::Error) -> WireError {
+    WireError::BadMessage(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_read_the_same_with_its_tag_in_any_place() {
+        let brief = r#""exec":7,"attestation":{"uids":{"real":1,"effective":2,"saved":3},
+            "gids":{"real":1,"effective":2,"saved":3},"groups":[4],"capabilities":{"inheritable":0,
+            "permitted":0,"effective":0,"bounding":0,"ambient":0},"no_new_privileges":true,"seccomp_mode":2,
+            "seccomp_filters":1,"descriptors":[],"rlimits":{},"environment":["A"]}"#;
+        let first = format!(r#"{{"message":"attested_brief",{brief}}}"#);
+        let last = format!(r#"{{{brief},"message":"attested_brief"}}"#);
+        let read = FromInit::parse(first.as_bytes()).unwrap();
+        assert!(matches!(read, FromInit::AttestedBrief { exec: 7, .. }), "{read:?}");
+        assert_eq!(read, FromInit::parse(last.as_bytes()).unwrap());
+        assert_eq!(read, super::super::mux::parse::<FromInit>(first.as_bytes()).unwrap());
+        let twice = first.replace(r#","exec""#, r#","message":"quiet","exec""#);
+        assert!(FromInit::parse(twice.as_bytes()).is_err());
+        assert!(super::super::mux::parse::<FromInit>(twice.as_bytes()).is_err(), "as before");
+        assert!(FromInit::parse(&first.as_bytes()[..first.len() - 1]).is_err());
+        assert_eq!(FromInit::parse(br#"{"message":"quiet"}"#).unwrap(), FromInit::Quiet);
+    }
 }

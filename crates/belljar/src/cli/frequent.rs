@@ -1,5 +1,5 @@
-//! Parses the commands that are called most, `run` and `exec`, without defining all the others: that costs a tenth of a
-//! start.
+//! Parses the commands that are called most, `run` and `exec`, without defining all the others, which costs a tenth of a
+//! start; and answers `--version`, which scripts call to see whether there is a belljar.
 
 use std::ffi::{OsStr, OsString};
 
@@ -25,6 +25,17 @@ pub(super) fn parse(words: impl IntoIterator<Item = OsString>) -> Option<Argumen
         "exec" => of(&words).map(|(display, args)| with(display, Verb::Exec(args))),
         _ => None,
     }
+}
+
+/// The answer to `--version` alone.
+pub(super) fn version(words: impl IntoIterator<Item = OsString>) -> Option<clap::Error> {
+    let words: Vec<OsString> = words.into_iter().collect();
+    match &words[..] {
+        [_, option] if option == "--version" || option == "-V" => {}
+        _ => return None,
+    }
+    let command = clap::Command::new("belljar").version(env!("CARGO_PKG_VERSION"));
+    command.try_get_matches_from(words).err()
 }
 
 fn of<T: Args>(words: &[impl AsRef<OsStr>]) -> Option<(DisplayArgs, T)> {
@@ -68,6 +79,18 @@ mod tests {
             let words: Vec<&str> = line.split(' ').collect();
             assert!(fast(&words).is_some(), "{line}");
             assert_eq!(fast(&words), whole(&words), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_version_is_that_of_the_whole_definition() {
+        for words in [["belljar", "--version"], ["belljar", "-V"]] {
+            let whole = Arguments::command().try_get_matches_from(words).unwrap_err();
+            let fast = version(words.map(OsString::from)).unwrap();
+            assert_eq!((fast.kind(), fast.to_string()), (whole.kind(), whole.to_string()));
+        }
+        for line in ["belljar", "belljar --help", "belljar --version x", "belljar run --version"] {
+            assert!(version(line.split(' ').map(OsString::from)).is_none(), "{line}");
         }
     }
 

@@ -57,6 +57,9 @@ pub(crate) fn parse() -> Result<Arguments, clap::Error> {
     if let Some(arguments) = frequent::parse(std::env::args_os()) {
         return Ok(arguments);
     }
+    if let Some(version) = frequent::version(std::env::args_os()) {
+        return Err(version);
+    }
     let mut command = command();
     let matches = command.try_get_matches_from_mut(std::env::args_os())?;
     Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut command))

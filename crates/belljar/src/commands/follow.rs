@@ -3,6 +3,7 @@
 //! A thread writes the output, because it may block; signals are handled meanwhile.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 
 use belljar::spec::Exit;
 use belljar::{Chunk, Collected, Error, Input, Running, Source};
@@ -104,7 +105,10 @@ pub(super) async fn follow_into(
         _ => None,
     };
     if let Some(input) = running.stdin().filter(|_| keyboard != Keyboard::None) {
-        tokio::spawn(forward_input(input, read_stdin(), keys));
+        match never_blocks(rustix::stdio::stdin()) {
+            true => tokio::spawn(forward_file(input)),
+            false => tokio::spawn(forward_input(input, read_stdin(), keys)),
+        };
     }
     let mut follower = Follower { signals: 0, role, output };
     let followed = follower.until_end(running, &mut signals, &mut detached).await;
@@ -254,7 +258,31 @@ fn write(chunk: &Chunk) -> io::Result<()> {
     }
 }
 
-/// Reads standard input in a thread: it may be a file, a pipe or a terminal.
+/// Whether a read returns at once, whatever others do: from a file, and from `/dev/null`.
+fn never_blocks(input: BorrowedFd<'_>) -> bool {
+    use rustix::fs::{FileType, fstat, makedev};
+    fstat(input).is_ok_and(|stat| match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => true,
+        FileType::CharacterDevice => stat.st_rdev == makedev(1, 3),
+        _ => false,
+    })
+}
+
+/// Without a thread, which would take longer than most commands.
+async fn forward_file(mut input: Input) {
+    let mut buffer = vec![0; INPUT_BUFFER];
+    loop {
+        match rustix::io::read(rustix::stdio::stdin(), &mut buffer) {
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(0) | Err(_) => break,
+            Ok(count) if input.write_all(&buffer[..count]).await.is_err() => return,
+            Ok(_) => {}
+        }
+    }
+    let _ = input.shutdown().await;
+}
+
+/// Reads standard input in a thread: it may be a pipe or a terminal.
 fn read_stdin() -> mpsc::Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel(2);
     std::thread::spawn(move || {

@@ -204,7 +204,10 @@ fn run_in_foreground(
     let launched = launch(home, prepared, streams, Close::InBackground, &mut announcer);
     mark(Phase::Close);
     timings::print();
-    Ok(finish(args, &spec, &launched?, verbose))
+    let outcome = launched?;
+    let code = finish(args, &spec, &outcome, verbose);
+    // At once: to give back memory piece by piece that the process in the background shares would copy it first.
+    std::process::exit(code.clamp(0, 255))
 }
 
 /// What an agent's run prints, and where.

@@ -265,9 +265,12 @@ impl Group {
 
     /// How many there are now; `None` where no group counts them.
     pub fn processes(&self) -> Option<u64> {
-        self.directories()
-            .iter()
-            .find_map(|directory| cgroup_files::read_number(&directory.join("pids.current")))
+        let directory = match &self.kind {
+            GroupKind::V1(group) => group.pids_directory(),
+            GroupKind::V2(group) => Some(group.directory()),
+            GroupKind::Scope(scope) => scope.directory(),
+        };
+        cgroup_files::read_number(&directory?.join("pids.current"))
     }
 
     pub fn directories(&self) -> Vec<PathBuf> {

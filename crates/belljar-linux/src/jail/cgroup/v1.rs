@@ -164,6 +164,10 @@ impl GroupV1 {
         [&self.memory, &self.cpu, &self.pids].into_iter().flatten().cloned().collect()
     }
 
+    pub(super) fn pids_directory(&self) -> Option<&Path> {
+        self.pids.as_deref()
+    }
+
     pub(super) fn oom_kills(&self) -> u64 {
         let Some(directory) = &self.memory else { return 0 };
         read_keyed(&directory.join("memory.oom_control"), "oom_kill").unwrap_or(0)

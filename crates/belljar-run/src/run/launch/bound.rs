@@ -4,7 +4,7 @@ use belljar_backend::Bound;
 use belljar_bind::file_clock::Arrival;
 use belljar_record::redact::secrets_of;
 
-use super::super::log::RunLog;
+use super::super::log::NewLog;
 use super::super::run_dir::RunDir;
 use super::super::{LaunchError, agent, network_bridge};
 use super::recorded::Recorded;
@@ -26,7 +26,7 @@ pub(super) struct Pinned {
 }
 
 impl<'l, 'b> BoundLaunch<'l, 'b> {
-    /// Writes `run.start`. It is synced while the sandbox is built.
+    /// Makes the log. `run.start` is written while the sandbox is built.
     pub(super) fn record(self) -> Result<Recorded<'l, 'b>, NotRun> {
         let Self { launch, run_dir, pinned: Pinned { arrived, bound, disk, bridge } } = self;
         bound.warnings.iter().for_each(|warning| launch.observer.warned(warning));
@@ -34,8 +34,7 @@ impl<'l, 'b> BoundLaunch<'l, 'b> {
         let masks = network_bridge::masks(&secrets_of(&prepared.spec), secrets);
         let login = RunLogin::of(&prepared.spec);
         let masks = masks.and(login.iter().filter_map(|login| refresh_token(&login.source)));
-        let log = RunLog::begin(home, &run_dir, (prepared, &bound.posture), masks)
-            .map_err(NotRun::without_end)?;
+        let log = NewLog::create(home, &run_dir, prepared, masks).map_err(NotRun::without_end)?;
         let live = run_dir.sign.share().map_err(|error| {
             NotRun::without_end(LaunchError::Record { path: run_dir.live.clone(), error })
         })?;

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use belljar_record::home::Home;
-use belljar_record::{RunIndex, ballast};
+use belljar_record::{Outcome, RunIndex, ballast};
 use belljar_spec::Retention;
 use belljar_spec::text::error_chain;
 use belljar_sys::background::{Side, exit_now, fork_to_background};
 
 use super::super::housekeeping::{self, Reconcile};
+use super::super::log::StoppedLog;
 use super::super::run_dir::RunDir;
 
 /// The process in the background is ended by then, and a later command does the rest.
@@ -26,10 +27,11 @@ pub enum Close {
 
 /// What is left to do for a run that has stopped. A later command does what is not done here.
 #[derive(Debug)]
-pub(super) struct Closing {
+pub(super) struct Closing<'a> {
     pub(super) home: Home,
     pub(super) run_dir: RunDir,
-    pub(super) index: RunIndex,
+    pub(super) log: StoppedLog,
+    pub(super) outcome: &'a Outcome,
     /// Something of the sandbox is left: the entry in `live/` stays for reconcile, which removes it.
     pub(super) keeps_entry: bool,
     pub(super) tidying: Tidying,
@@ -43,7 +45,7 @@ pub(super) struct Tidying {
     pub(super) reconcile: Reconcile,
 }
 
-impl Closing {
+impl Closing<'_> {
     /// The result is to be tidied up by the caller, when nobody waits any more.
     pub(super) fn close(self, who: Close) -> Option<(Home, Tidying)> {
         let forked = match who {
@@ -56,7 +58,10 @@ impl Closing {
         };
         match forked {
             None => self.close_here(),
-            Some(Side::Caller) => None,
+            Some(Side::Caller) => {
+                std::mem::forget(self); // the copy has it, and this process exits
+                None
+            }
             Some(Side::Background) => {
                 self.close_and_tidy_up();
                 exit_now(0)
@@ -65,9 +70,8 @@ impl Closing {
     }
 
     fn close_here(self) -> Option<(Home, Tidying)> {
-        let is_written = self.write_index();
-        let Self { home, run_dir, keeps_entry, tidying, .. } = self;
-        if !is_written || keeps_entry {
+        let Self { home, run_dir, log, outcome, keeps_entry, tidying } = self;
+        if !write_index(&home, &run_dir, log.index(outcome)) || keeps_entry {
             return None; // the next command sees to it, through the liveness lock
         }
         remove_entry(run_dir);
@@ -76,26 +80,26 @@ impl Closing {
 
     /// The entry is the last to go, so that it shows that this process is still at work.
     fn close_and_tidy_up(self) {
-        if !self.write_index() || self.keeps_entry {
+        let Self { home, run_dir, log, outcome, keeps_entry, tidying } = self;
+        if !write_index(&home, &run_dir, log.index(outcome)) || keeps_entry {
             return;
         }
-        let Self { home, run_dir, tidying, .. } = self;
         run_dir.sign.set_closed();
         tidying.tidy_up(&home);
         remove_entry(run_dir);
     }
+}
 
-    fn write_index(&self) -> bool {
-        if !self.run_dir.sign.is_there() {
-            return false; // nothing is made in a home that was removed
-        }
-        let written = self.index.write(&self.home);
-        ballast::keep(&self.home);
-        if let Err(error) = &written {
-            tracing::warn!(error = %error_chain(error), "the run is recorded, and not listed yet");
-        }
-        written.is_ok()
+fn write_index(home: &Home, run_dir: &RunDir, index: RunIndex) -> bool {
+    if !run_dir.sign.is_there() {
+        return false; // nothing is made in a home that was removed
     }
+    let written = index.write(home);
+    ballast::keep(home);
+    if let Err(error) = &written {
+        tracing::warn!(error = %error_chain(error), "the run is recorded, and not listed yet");
+    }
+    written.is_ok()
 }
 
 impl Tidying {

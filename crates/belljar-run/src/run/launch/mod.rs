@@ -49,7 +49,12 @@ pub(crate) fn launch_for(
             observer,
         };
         let NotRun { error, record } = match launch.run(close) {
-            Ok(outcome) => break Ok(outcome),
+            Ok(outcome) => {
+                if close == Close::InBackground {
+                    std::mem::forget(prepared); // the program exits; secrets were taken out above
+                }
+                break Ok(outcome);
+            }
             Err(not_run) => not_run,
         };
         // Nothing of the command ran, so the operator's next choice can have it.
@@ -93,8 +98,8 @@ impl Launch<'_, '_> {
         let accepted = self.accept()?; // a run directory and its liveness lock
         let _span = tracing::debug_span!("launch", run = %accepted.id(), %backend).entered();
         let bound = accepted.bind()?; // sources opened and pinned; nothing is recorded yet
-        let recorded = bound.record()?; // run.start is written, and on disk before the gate opens
-        let running = recorded.start()?; // the boundary stands, the command waits at the gate
+        let recorded = bound.record()?; // a log
+        let running = recorded.start()?; // the boundary stands, run.start is on disk, the command waits at the gate
         let finished = running.finish()?; // attested, released, supervised to its end; run.stop is on disk
         Ok(finished.close(close)) // the liveness lock goes, and clients are notified
     }

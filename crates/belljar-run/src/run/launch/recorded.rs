@@ -1,4 +1,4 @@
-//! A recorded launch: `run.start` is written, and the boundary is to be made.
+//! A launch with a log: the boundary is made, and `run.start` written while it sets itself up.
 
 use belljar_backend::{Bound, Link, Pod, StartError, Started};
 use belljar_bind::file_clock::Arrival;
@@ -8,7 +8,7 @@ use belljar_spec::{LayeredTree, LinkKind, Moment, Posture, RunState};
 use belljar_workspace::WrittenTree;
 
 use super::super::LaunchError;
-use super::super::log::RunLog;
+use super::super::log::{NewLog, RunLog};
 use super::super::outcome::not_started;
 use super::super::run_dir::RunDir;
 use super::paths::written_trees;
@@ -20,7 +20,7 @@ pub(super) struct Recorded<'l, 'b> {
     pub(super) launch: Launch<'l, 'b>,
     pub(super) run_dir: RunDir,
     pub(super) bound: Bound,
-    pub(super) log: RunLog,
+    pub(super) log: NewLog,
     pub(super) options: LaunchOptions,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Facts {
 impl<'l, 'b> Recorded<'l, 'b> {
     /// Makes the boundary, opens the channel, and has the command's process made behind it.
     pub(super) fn start(self) -> Result<Running<'l, 'b>, NotRun> {
-        let Self { launch, run_dir, bound, mut log, options } = self;
+        let Self { launch, run_dir, bound, log, options } = self;
         let starts_at_once = !launch.prepared.backend.features().has_boundary();
         let facts = Facts {
             layered: bound.layered.clone(),
@@ -46,7 +46,28 @@ impl<'l, 'b> Recorded<'l, 'b> {
         };
         options.live.set_state(RunState::Starting);
         let posture = bound.posture.clone();
-        match boundary(&launch, bound, &options, &mut log) {
+        let (mut log, made) = if starts_at_once {
+            // Nothing holds the command back once it is started.
+            let mut log = log.begin(launch.prepared, &posture).map_err(NotRun::without_end)?;
+            let synced = log.sync();
+            (log, synced.and_then(|()| make(&launch, bound, &options)))
+        } else {
+            // The sandbox sets itself up meanwhile, and nothing runs in it before `run.start` is on disk.
+            let made = make(&launch, bound, &options);
+            match (log.begin(launch.prepared, &posture), made) {
+                (Ok(log), made) => (log, made),
+                (Err(error), Ok((_, mut sandboxes))) => {
+                    sandboxes.kill();
+                    return Err(NotRun::without_end(and_destroy(&mut sandboxes, error)));
+                }
+                (Err(error), Err(_)) => return Err(NotRun::without_end(error)),
+            }
+        };
+        let opened = made.and_then(|(pod, mut sandboxes)| {
+            let opened = open_channel(&launch, &mut sandboxes, &options, &mut log)?;
+            Ok((pod, sandboxes, opened))
+        });
+        match opened {
             Ok((pod, sandboxes, opened)) => {
                 Ok(Running { launch, run_dir, log, options, facts, _pod: pod, sandboxes, opened })
             }
@@ -55,43 +76,47 @@ impl<'l, 'b> Recorded<'l, 'b> {
     }
 }
 
-fn boundary(
+/// The boundary, whose first process begins to set itself up.
+fn make(
     launch: &Launch<'_, '_>,
     bound: Bound,
     options: &LaunchOptions,
-    log: &mut RunLog,
-) -> Result<(Box<dyn Pod>, Sandboxes, Opened), LaunchError> {
+) -> Result<(Box<dyn Pod>, Sandboxes), LaunchError> {
     let plan = &launch.prepared.plan;
-    let features = launch.prepared.backend.features();
     let mut pod = launch.prepared.backend.open(&bound)?;
     let Bound { sandbox, expectation, posture, .. } = bound;
     let promised = Promised { expectation, posture, keep: options.keep };
-    if !features.has_boundary() {
-        log.sync()?; // nothing holds the command back once it is started
-    }
     let started = pod.start(sandbox)?;
-    let mut sandboxes = Sandboxes::new(started, plan, promised);
+    Ok((pod, Sandboxes::new(started, plan, promised)))
+}
+
+/// Where that fails, the sandbox is gone.
+fn open_channel(
+    launch: &Launch<'_, '_>,
+    sandboxes: &mut Sandboxes,
+    options: &LaunchOptions,
+    log: &mut RunLog,
+) -> Result<Opened, LaunchError> {
+    let plan = &launch.prepared.plan;
+    let features = launch.prepared.backend.features();
     check_link(features.link, sandboxes.main().started())
         .map_err(LaunchError::from)
         // `run.start` is on disk before the command is released. Here, while the sandbox sets itself up.
         .and_then(|()| log.sync())
-        .map_err(|error| and_destroy(&mut sandboxes, error))?;
-    let opened = open(&mut sandboxes, plan, &options.run, launch.caller)
+        .map_err(|error| and_destroy(sandboxes, error))?;
+    let opened = open(sandboxes, plan, &options.run, launch.caller)
         .map_err(LaunchError::from)
         .and_then(|mut opened| {
             let main = sandboxes.main_mut();
             main.started_mut().sandbox.make_limits()?; // what PID 1 makes inherits them
-            opened.ask_for_command(&mut sandboxes, plan, launch.caller)?;
+            opened.ask_for_command(sandboxes, plan, launch.caller)?;
             log.started(sandboxes.main().started())?; // while the command locks itself down
             Ok(opened)
         });
-    match opened {
-        Ok(opened) => Ok((pod, sandboxes, opened)),
-        Err(error) => {
-            sandboxes.kill();
-            Err(and_destroy(&mut sandboxes, error))
-        }
-    }
+    opened.map_err(|error| {
+        sandboxes.kill();
+        and_destroy(sandboxes, error)
+    })
 }
 
 /// A run waits for another link only where the backend's features say that its link can break.
@@ -123,7 +148,7 @@ pub(super) fn record_failure(
 ) -> NotRun {
     let backend = launch.prepared.plan.backend;
     let outcome: Outcome = not_started(run_dir.id, backend, posture, &error);
-    match log.stop(&outcome).map(|index| index.write(launch.home)) {
+    match log.stop(&outcome).map(|log| log.index(&outcome).write(launch.home)) {
         Ok(Ok(())) => {}
         _ => return NotRun::without_end(error),
     }

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use belljar_backend::Pod;
-use belljar_record::{Outcome, RunIndex};
+use belljar_record::Outcome;
 use belljar_spec::wire::control::FromSupervisor;
 use belljar_spec::{RunState, StopReason};
 use belljar_workspace::AtEnd;
 
 use super::super::LaunchError;
 use super::super::housekeeping::{Housekeeping, Reconcile};
-use super::super::log::RunLog;
+use super::super::log::{RunLog, StoppedLog};
 use super::super::outcome::mark_output_lost;
 use super::super::run_dir::RunDir;
 use super::closing::{Closing, Tidying};
@@ -53,11 +53,11 @@ impl<'l, 'b> Running<'l, 'b> {
         if let Err(error) = log.recorder.settle() {
             mark_output_lost(&mut outcome, &error);
         }
-        let index = log.stop(&outcome).map_err(|error| {
+        let log = log.stop(&outcome).map_err(|error| {
             let error = Box::new(error);
             NotRun::without_end(LaunchError::EndNotRecorded { run: run_dir.id, error })
         })?;
-        Ok(Finished { launch, run_dir, outcome, supervised, index, reconcile })
+        Ok(Finished { launch, run_dir, outcome, supervised, log, reconcile })
     }
 }
 
@@ -160,14 +160,14 @@ pub(super) struct Finished<'l, 'b> {
     run_dir: RunDir,
     outcome: Outcome,
     supervised: Supervised,
-    index: RunIndex,
+    log: StoppedLog,
     reconcile: Reconcile,
 }
 
 impl Finished<'_, '_> {
     /// Closes the run, and notifies whoever follows it.
     pub(super) fn close(self, close: Close) -> Outcome {
-        let Self { launch, run_dir, outcome, mut supervised, index, reconcile } = self;
+        let Self { launch, run_dir, outcome, mut supervised, log, reconcile } = self;
         let keeps_entry = outcome.leak.is_some();
         if !keeps_entry {
             // From here on nothing but its index is missing: whoever looks at the run waits for it, or writes it.
@@ -176,7 +176,8 @@ impl Finished<'_, '_> {
         let login = supervised.login.take();
         let spec = &launch.prepared.spec;
         let tidying = Tidying { name: spec.name.clone(), retention: spec.retention, reconcile };
-        let closing = Closing { home: launch.home.clone(), run_dir, index, keeps_entry, tidying };
+        let home = launch.home.clone();
+        let closing = Closing { home, run_dir, log, outcome: &outcome, keeps_entry, tidying };
         let left = closing.close(close);
         report_to_caller(launch.caller, &outcome);
         supervised.notify_clients(outcome.report());

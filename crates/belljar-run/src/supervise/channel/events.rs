@@ -1,7 +1,6 @@
 //! Checks the messages of PID 1, and turns them into events for the supervisor.
 
 use belljar_spec::denied_call::DeniedCallCount;
-use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{
     Arrival, FIRST_ACCEPT_STREAM, FromInit, InitHello, PROTOCOL_MAX, PROTOCOL_MIN, WireError,
 };
@@ -66,7 +65,9 @@ impl Channel {
                     self.mux.end(stream); // so that both ends forget it
                     events.push(InitEvent::Reset { stream });
                 }
-                Arrival::Message(message) => events.extend(self.event_of(parse(&message)?)?),
+                Arrival::Message(message) => {
+                    events.extend(self.event_of(FromInit::parse(&message)?)?);
+                }
             }
         }
         Ok(())
