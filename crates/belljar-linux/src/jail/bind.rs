@@ -8,9 +8,6 @@ use super::expectation::expectation;
 use super::mounter;
 use crate::user_limits::UserLimits;
 
-/// The uid that PID 1 has inside, where it differs from the command's.
-pub(super) const INIT_UID: u32 = 999;
-
 /// Everything the sandbox is made of.
 #[derive(Debug)]
 pub struct Bound {
