@@ -74,6 +74,8 @@ pub(crate) struct Root {
     root_devices: RefCell<Vec<u64>>,
     places: Places,
     origin: RootOrigin,
+    /// Where layers are mounted while overlays are made of them, if the root itself cannot be written.
+    scratch: Option<OwnedFd>,
 }
 
 /// What the root is made of.
@@ -114,6 +116,7 @@ impl Root {
             root_devices: RefCell::new(vec![device]),
             places: Places::default(),
             origin: RootOrigin::Memory,
+            scratch: None,
         })
     }
 
@@ -200,12 +203,16 @@ impl Root {
         Ok(())
     }
 
+    fn scratch(&self) -> BorrowedFd<'_> {
+        self.scratch.as_ref().unwrap_or(&self.fd).as_fd()
+    }
+
     fn put_overlay(&self, layer: &Layer, target: &Path, at: &OwnedFd) -> Result<(), RootError> {
         let failed = |error| RootError::Mount(target.to_owned(), error);
         let below = self.open_pinned(&layer.pinned, Access::ReadOnly, Depth::ThisMount)?;
         let changes = Changes::Refused;
         let layers = Layers { below: below.as_fd(), left_out: &layer.left_out, changes };
-        let mount = overlay::mount(self.fd.as_fd(), &layers).map_err(failed)?;
+        let mount = overlay::mount(self.scratch(), &layers).map_err(failed)?;
         self.put(mount.as_fd(), at, target)
     }
 
@@ -221,7 +228,7 @@ impl Root {
         let changes =
             Changes::Stored { upper: upper.as_fd(), attributes: Attributes::User, acts_as: None };
         let layers = Layers { below: below.as_fd(), left_out: &layer.left_out, changes };
-        let mount = overlay::mount(self.fd.as_fd(), &layers).map_err(failed)?;
+        let mount = overlay::mount(self.scratch(), &layers).map_err(failed)?;
         self.put(mount.as_fd(), at, target)
     }
 

@@ -86,6 +86,7 @@ impl Root {
             root_devices: Vec::new().into(),
             places: Places::default(),
             origin: RootOrigin::Image,
+            scratch: Some(self.fd),
         })
     }
 }
