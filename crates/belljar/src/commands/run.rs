@@ -186,7 +186,7 @@ fn warn_of_image(args: &RunArgs, backend: BackendName) {
         report::eprintln(&format!(
             "{WARN}warning:{WARN:#} --image has no effect on the {backend} backend, which uses the host's programs"
         ));
-        report::hint(Hint::ImageNeedsEngine);
+        report::hint(Hint::ImageNeedsSandbox);
     }
 }
 

@@ -414,3 +414,21 @@ fn mounts_of_every_mode_work_in_an_image() {
         assert_eq!(["ro", "rw", "over"].map(is_there), [false, true, false]);
     });
 }
+
+#[test]
+fn a_sandbox_from_an_image_is_reused_by_the_name_of_the_image() {
+    each_user(|lab| {
+        lab.load_image(&image().config(json!({ "User": "web", "WorkingDir": "/srv" })));
+        let run = |options: &[&str], command: &[&str]| {
+            let fixed = ["--name", "x", "--reuse", "--workspace", "none"];
+            let words = ON_IT.iter().chain(&fixed).chain(options).chain(command);
+            lab.run(words.copied().collect::<Vec<_>>()).done()
+        };
+        let first = run(&[], &["--", "sh", "-c", "touch /tmp/mark; id -u"]);
+        assert_eq!(first.expect(0).out(), "33\n", "{first}");
+        let second = run(&[], &["--", "sh", "-c", "ls /tmp; id -u; pwd"]);
+        assert_eq!(second.expect(0).out(), "mark\n33\n/srv\n", "{second}");
+        run(&["--user", "5:5"], &["--", "true"]).expect(125).says(&["user"]);
+        lab.belljar(["stop", "x"]).done().expect(0);
+    });
+}
