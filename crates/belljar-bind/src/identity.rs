@@ -181,8 +181,9 @@ mod tests {
 
     #[test]
     fn blocks_and_pairs_do_not_meet_and_stay_below_the_sign_bit() {
-        assert!(FIRST_UID + 2 * PAIRS <= FIRST_BLOCK);
-        assert!(u64::from(FIRST_BLOCK) + u64::from(BLOCKS) * u64::from(BLOCK_SIZE) <= 1 << 31);
+        const { assert!(FIRST_UID + 2 * PAIRS <= FIRST_BLOCK) };
+        let end = u64::from(FIRST_BLOCK) + u64::from(BLOCKS) * u64::from(BLOCK_SIZE);
+        assert!(end <= 1 << 31, "{end}");
     }
 
     #[test]

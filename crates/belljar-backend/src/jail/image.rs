@@ -13,6 +13,13 @@ pub(super) fn find(spec: &RunSpec, images: &Images<'_>) -> Result<Option<ImageFa
     if spec.rootfs != Rootfs::Image {
         return Ok(None);
     }
+    if !cfg!(target_feature = "crt-static") {
+        return Err(ImageError {
+            why: "this belljar is linked dynamically, so its PID 1 cannot run in an image"
+                .to_owned(),
+            fix: "build it statically, as its sources' .cargo/config.toml has it".to_owned(),
+        });
+    }
     let name = parse_name(&spec.image)?;
     let Some(store) = &images.store else {
         return Err(ImageError {

@@ -9,7 +9,7 @@ use belljar::run::LaunchError;
 use belljar::spec::Hint;
 use belljar::spec::hint::{DOCKER_COMMANDS, DOCKER_FLAGS, EXEC_USER};
 use belljar_testkit::{
-    Actor, Done, Lab, TestEngine, TestImage, TestLayer, processes_with, send, test_user, until,
+    Actor, Done, Lab, TestImage, TestLayer, processes_with, send, test_user, until,
 };
 
 /// One test for each hint, and the list of them.
