@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use belljar_bind::SurveyedTree;
 use belljar_spec::{
     BackendFeatures, BackendName, Clause, Expectation, HostPaths, LayeredTree, Plan, Posture,
-    RunSpec,
+    RunSpec, User,
 };
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,11 @@ pub trait Backend: Send + Sync {
 
     /// The image that this run starts from, fetched if the spec and the caller allow it. Nothing where
     /// no image is needed. A plan is made from it, so it comes first.
-    fn image(&self, _spec: &RunSpec, _fetch: Fetch<'_>) -> Result<Option<ImageFacts>, ImageError> {
+    fn image(
+        &self,
+        _spec: &RunSpec,
+        _images: &Images<'_>,
+    ) -> Result<Option<ImageFacts>, ImageError> {
         Ok(None)
     }
 
@@ -107,8 +111,8 @@ pub struct EngineFacts {
     pub groups_readable: bool,
 }
 
-/// An image, as its engine has it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// An image, as its engine or Belljar's own store has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageFacts {
     pub name: String,
     pub id: String,
@@ -117,6 +121,24 @@ pub struct ImageFacts {
     pub env: Vec<(String, String)>,
     /// Places that the image wants to be writable and to outlive the container.
     pub volumes: Vec<String>,
+    /// Digests of the layers' content, bottom first, where Belljar has them.
+    pub layers: Vec<String>,
+    /// Empty where the image does not say it, like the following ones.
+    pub working_dir: String,
+    pub entrypoint: Vec<String>,
+    pub cmd: Vec<String>,
+    /// The user that it names, where that is not root, and the backend can have it.
+    pub user: Option<User>,
+    /// Those of the shells that the user inside may have that it has, where Belljar can look into it.
+    pub shells: Option<Vec<String>>,
+}
+
+/// Where images are, and whether one may be fetched.
+#[derive(Clone, Debug)]
+pub struct Images<'a> {
+    /// Belljar's own store; nothing where there is none.
+    pub store: Option<PathBuf>,
+    pub fetch: Fetch<'a>,
 }
 
 /// Whether an image may be fetched, and what gets its progress.

@@ -6,16 +6,18 @@ mod egress;
 pub mod engine;
 mod error;
 pub mod host;
+mod image_environment;
 #[cfg(feature = "jail")]
 pub mod jail;
+pub mod own_images;
 mod planning;
 mod registry;
 mod running;
 mod shell;
 
 pub use backend::{
-    Backend, Bound, BoundSandbox, Capabilities, EngineFacts, Fetch, ImageFacts, Pod, PullProgress,
-    SandboxId, Unwatched, Weakness,
+    Backend, Bound, BoundSandbox, Capabilities, EngineFacts, Fetch, ImageFacts, Images, Pod,
+    PullProgress, SandboxId, Unwatched, Weakness,
 };
 pub use error::{
     BindError, DestroyError, ImageError, LeftBehind, PlanError, StartError, Unavailable,

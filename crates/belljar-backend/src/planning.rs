@@ -1,15 +1,17 @@
 //! Functions that the plans of all backends share.
 
 use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
 
 use belljar_spec::{
-    Access, BackendName, Clause, CommandPlan, DeniedCalls, Enforcement, MountKind, MountMode,
-    OsText, PLAIN_SHELL, PlannedMount, Presence, Rlimit, RunSpec, SHELL_VARIABLE, Source, Tmpfs,
-    Tree,
+    Access, BackendName, Clause, CommandPlan, DecidedBy, DeniedCalls, Enforcement, MountKind,
+    MountMode, OsText, PLAIN_SHELL, PlannedMount, Presence, Rlimit, RunSpec, SHELL_VARIABLE,
+    Source, Tmpfs, Tree,
 };
 
-use crate::backend::{Capabilities, Weakness};
+use crate::backend::{Capabilities, ImageFacts, Weakness};
 use crate::error::PlanError;
+use crate::image_environment::merge;
 
 pub(crate) const HOSTNAME: &str = "belljar";
 /// Where `$HOME` is inside.
@@ -20,6 +22,8 @@ pub(crate) const SHM_SIZE: u64 = 256 << 20;
 /// Sockets and pid files.
 pub(crate) const RUN: &str = "/run";
 pub(crate) const RUN_SIZE: u64 = 64 << 20;
+/// What a volume of an image becomes: gone with the sandbox.
+const VOLUME_SIZE: u64 = 1 << 30;
 
 /// Knobs and facts of the host's kernel in `/proc`: readable where programs need them.
 pub(crate) const PROC_READ_ONLY: &[&str] =
@@ -182,13 +186,93 @@ pub(crate) fn environment(spec: &RunSpec) -> BTreeMap<String, OsText> {
     env
 }
 
-pub(crate) fn command(spec: &RunSpec) -> CommandPlan {
+/// The command, with what is left to the image: entrypoint and default command, working directory, and those of its
+/// variables that change nothing about what programs load.
+pub(crate) fn command(spec: &RunSpec, image: Option<&ImageFacts>) -> CommandPlan {
+    let env = environment(spec);
     CommandPlan {
-        argv: spec.command.clone(),
-        env: environment(spec),
-        workdir: spec.workdir.clone(),
+        argv: argv(spec, image),
+        env: match image {
+            Some(image) => merge(&env, &image.env),
+            None => env,
+        },
+        workdir: workdir(spec, image),
         stdin: spec.stdin,
         terminal: spec.terminal,
+    }
+}
+
+/// As docker has it: the entrypoint, then the command or else the image's. Another entrypoint drops the image's command.
+fn argv(spec: &RunSpec, image: Option<&ImageFacts>) -> Vec<OsText> {
+    let defaults = &spec.image_defaults;
+    let has_command = !spec.command.is_empty() || defaults.command == DecidedBy::Image;
+    // A sandbox that waits for commands has none, and an agent's terminal is the agent's.
+    if !has_command || spec.terminal_agent.is_some() {
+        return spec.command.clone();
+    }
+    let of_image = |words: fn(&ImageFacts) -> &[String]| -> Vec<OsText> {
+        let words = image.map_or(&[][..], words);
+        words.iter().map(|word| OsText::from(word.as_str())).collect()
+    };
+    let mut argv = match &defaults.entrypoint {
+        Some(entrypoint) => entrypoint.clone(),
+        None => of_image(|image| &image.entrypoint),
+    };
+    match (spec.command.is_empty(), &defaults.entrypoint) {
+        (false, _) => argv.extend_from_slice(&spec.command),
+        (true, None) => argv.extend(of_image(|image| &image.cmd)),
+        (true, Some(_)) => {}
+    }
+    argv
+}
+
+fn workdir(spec: &RunSpec, image: Option<&ImageFacts>) -> OsText {
+    let left = image.filter(|_| spec.image_defaults.workdir == DecidedBy::Image);
+    let wanted = left.and_then(|image| plain_path(&image.working_dir));
+    wanted.map_or_else(|| spec.workdir.clone(), |wanted| OsText::from(wanted.as_str()))
+}
+
+/// An absolute path of an image, without dots and doubled slashes. Nothing if it is none.
+fn plain_path(text: &str) -> Option<String> {
+    let path = Path::new(text);
+    let is_plain = path.is_absolute()
+        && !text.contains('\0')
+        && !path.components().any(|part| part == Component::ParentDir);
+    let plain: PathBuf = path.components().collect();
+    plain.to_str().filter(|_| is_plain).map(str::to_owned)
+}
+
+/// The image's volumes, each once and as a plain path.
+pub(crate) fn volumes(image: &ImageFacts) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for volume in &image.volumes {
+        // An engine would take nothing else for one either.
+        all.extend(plain_path(volume).filter(|plain| plain != "/"));
+    }
+    all.sort();
+    all.dedup();
+    all
+}
+
+pub(crate) fn volume_in_a_tree(spec: &RunSpec, image: &ImageFacts) -> Option<(String, OsText)> {
+    let given = spec.workspace.iter().chain(&spec.mounts).map(|mount| &mount.target);
+    let home = OsText::from(HOME);
+    let trees: Vec<&OsText> = given.chain(&spec.tools).chain([&home]).collect();
+    image.volumes.iter().find_map(|volume| {
+        let path = Path::new(volume);
+        let tree =
+            trees.iter().find(|tree| path.starts_with(tree.as_path()) && path != tree.as_path());
+        tree.map(|tree| (volume.clone(), (*tree).clone()))
+    })
+}
+
+/// An image's volume would be a tree that the plan does not name: it is memory instead.
+pub(crate) fn add_volumes(mounts: &mut Vec<PlannedMount>, image: &ImageFacts) {
+    for volume in &image.volumes {
+        let target = OsText::from(volume.as_str());
+        if mounts.iter().all(|mount| mount.target != target) {
+            mounts.push(tmpfs(&Tmpfs { target, size: VOLUME_SIZE }));
+        }
     }
 }
 

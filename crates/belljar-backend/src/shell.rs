@@ -54,7 +54,8 @@ fn covering<'m>(mounts: &'m [PlannedMount], path: &Path) -> Option<(&'m PlannedM
         Some((mount, rest.to_owned()))
     };
     // A later mount covers an earlier one of the same depth.
-    mounts.iter().filter_map(within).min_by_key(|(_, rest)| rest.components().count())
+    let mounts = mounts.iter().filter(|mount| !matches!(mount.what, MountKind::RootImage { .. }));
+    mounts.filter_map(within).min_by_key(|(_, rest)| rest.components().count())
 }
 
 fn in_mount(mount: &PlannedMount, rest: &Path, mounts: &[PlannedMount]) -> Existence {
@@ -63,7 +64,9 @@ fn in_mount(mount: &PlannedMount, rest: &Path, mounts: &[PlannedMount]) -> Exist
             on_host(&path.as_path().join(rest), mounts)
         }
         MountKind::RootDirectory { source } => below_root(source.as_path(), rest),
-        MountKind::Bind { .. } | MountKind::Sent { .. } => Existence::Unknown,
+        MountKind::Bind { .. } | MountKind::Sent { .. } | MountKind::RootImage { .. } => {
+            Existence::Unknown
+        }
         MountKind::Tmpfs { .. }
         | MountKind::Copy { .. }
         | MountKind::File { .. }

@@ -25,7 +25,7 @@ pub mod staging;
 mod survey;
 
 pub use bind::{
-    AnnouncedCopy, BindError, Bound, BoundKind, BoundMount, BoundTree, DATA, Layer, NOTE, Pinned,
-    SurveyedTree, Upper, Via, WORK, bind, copies_ahead, user_inside,
+    AnnouncedCopy, BindError, Bound, BoundKind, BoundMount, BoundTree, DATA, ImageRoot, Layer,
+    NOTE, Pinned, PinnedLayer, SurveyedTree, Upper, Via, WORK, bind, copies_ahead, user_inside,
 };
-pub use mounter::{Depth, Mounts, RootMounter, TreeClone, Writer};
+pub use mounter::{Depth, Mounts, RootMounter, ShownOwners, TreeClone, Writer};

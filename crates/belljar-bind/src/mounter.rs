@@ -45,8 +45,18 @@ pub trait RootMounter: Debug {
 pub struct TreeClone {
     pub access: Access,
     pub depth: Depth,
-    /// Whose files are the run's inside. `None`: all show their owners on disk.
-    pub owner: Option<Pair>,
+    pub owners: ShownOwners,
+}
+
+/// Whom the files of a cloned tree belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShownOwners {
+    /// Their owners on disk.
+    OnDisk,
+    /// Files of this owner are the run's, all others nobody's.
+    RunFor(Pair),
+    /// The ids of the run's block that begins here: 0 on disk is the first, and so on.
+    Block(u32),
 }
 
 /// Which mounts of a tree are meant.

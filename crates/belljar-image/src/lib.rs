@@ -30,6 +30,7 @@ mod digest;
 mod export;
 mod ingest;
 mod load;
+mod lookup;
 mod manifest;
 mod platform;
 mod pull;
@@ -38,6 +39,7 @@ mod store;
 mod stream;
 mod tar;
 mod unpack;
+mod user;
 
 pub use compression::Compression;
 pub use credentials::{
@@ -61,3 +63,4 @@ pub use unpack::{
     ExpectedLayer, OverlayForm, Ownership, PrivilegedBits, UnpackError, UnpackLimits,
     UnpackOptions, UnpackProblem, UnpackReport, unpack_layer,
 };
+pub use user::{ImageUser, ImageUserError, image_user};

@@ -93,6 +93,8 @@ impl Yard {
             run: run.to_owned(),
             directory: self.at(run),
             bin: self.at("bin"),
+            images: PathBuf::new(),
+            image: None,
             owner: String::new(),
             home: self.at(run).join("home"),
             upper: self.at(run).join("upper"),

@@ -31,6 +31,7 @@ const TRASH: &str = "trash";
 const NAMES: &str = "names";
 const PLACEHOLDERS: &str = "placeholders";
 const APPLYING: &str = "applying";
+const IMAGES: &str = "images";
 /// Held while the layout changes or the ledger is made anew.
 const LOCK: &str = "lock";
 const LEDGER: &str = "ledger.db";
@@ -150,6 +151,11 @@ impl Home {
     /// Copies of belljar that live runs were started with.
     pub fn bin(&self) -> PathBuf {
         self.path.join(BIN)
+    }
+
+    /// The store of images. Made when the first one comes in.
+    pub fn images(&self) -> PathBuf {
+        self.path.join(IMAGES)
     }
 
     /// Names of sandboxes that a process is looking for or starting, each a lock.

@@ -21,6 +21,9 @@ pub fn without_secret_values(spec: &RunSpec, secrets: &Secrets) -> RunSpec {
     hide_values(&mut spec.env, secrets);
     spec.command = spec.command.iter().map(|word| secrets.mask_word(word)).collect();
     spec.workdir = secrets.mask_word(&spec.workdir);
+    for word in spec.image_defaults.entrypoint.iter_mut().flatten() {
+        *word = secrets.mask_word(word);
+    }
     for value in spec.labels.values_mut() {
         *value = secrets.mask_words_of(value);
     }

@@ -14,7 +14,7 @@ use belljar_backend::{
 use belljar_spec::text::error_chain;
 use belljar_spec::{
     BackendFeatures, BackendName, Clause, Enforcement, HostPaths, HostUid, LinkKind, MountKind,
-    Plan, PlannedMount, RunSpec, SentTree, Source, Tree, TreeAccess, Usage,
+    Plan, PlannedMount, Rootfs, RunSpec, SentTree, Source, Tree, TreeAccess, Usage,
 };
 
 use crate::protocol::{Control, Purpose, RemoteError, Request, Response, ask_once, connect};
@@ -67,6 +67,13 @@ impl Backend for Remote {
                 backend: self.name(),
                 what: "opening TLS, for a secret or network.intercept,".to_owned(),
                 why: "the agent's machine cannot be given the run's own authority".to_owned(),
+            });
+        }
+        if spec.rootfs == Rootfs::Image {
+            return Err(PlanError::Unsupported {
+                backend: self.name(),
+                what: "an image as the root".to_owned(),
+                why: "the agent's machine has no store of images".to_owned(),
             });
         }
         let mut plan = Jail.plan(spec, capabilities)?;

@@ -98,6 +98,8 @@ impl Session<'_> {
             run,
             directory: self.directory.to_owned(),
             bin: self.directory.join("bin"),
+            images: self.directory.join("images"),
+            image: None,
             owner: "agent".to_owned(),
             home,
             upper: self.directory.join("upper"),

@@ -164,6 +164,7 @@ fn spec(workspace: Option<(PathBuf, MountMode)>, script: &str) -> RunSpec {
         }),
         workdir: workdir.into(),
         rootfs: Rootfs::Host,
+        image_defaults: Default::default(),
         image: String::new(),
         tools: Vec::new(),
         mounts: Vec::new(),

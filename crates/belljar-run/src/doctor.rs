@@ -97,7 +97,7 @@ pub fn examine(belljar: &Path, backend: BackendName) -> BackendReport {
         (Boundary::None, _) => {
             Err(CanaryFailure::because("no isolation; never selected automatically"))
         }
-        (Boundary::Sandbox, ImageUse::None) => {
+        (Boundary::Sandbox, ImageUse::None | ImageUse::Optional) => {
             let probed = by_name(backend).and_then(|jail| jail.probe());
             facts = probed.as_ref().map(BackendInfo::of).unwrap_or_default();
             canary(belljar, backend, &["--", "/bin/true"], until)

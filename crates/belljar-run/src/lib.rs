@@ -13,6 +13,7 @@ pub mod lineage;
 pub mod login;
 mod loop_policy;
 pub mod network;
+pub mod own_images;
 pub mod raw_terminal;
 pub mod retention;
 pub mod reuse;

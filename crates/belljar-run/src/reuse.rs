@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use belljar_spec::{OsText, RunId, RunSpec, RunState};
+use belljar_spec::{DecidedBy, OsText, RunId, RunSpec, RunState};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
@@ -26,7 +26,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(120);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Keys that each command in a sandbox can set. All others belong to the sandbox.
-const PER_COMMAND_KEYS: &[&str] = &["v", "command", "stdin", "terminal", "env", "workdir", "name"];
+const PER_COMMAND_KEYS: &[&str] =
+    &["v", "command", "stdin", "terminal", "env", "image_defaults", "workdir", "name"];
 
 /// Derived from other keys, which make better error messages.
 const DERIVED_KEY: &str = "required";
@@ -168,6 +169,7 @@ pub fn fit(home: &Home, run: &RunId, spec: &RunSpec) -> Result<Fit, ReuseError> 
     let record = RunRecord::read(&home.run_dir(run))
         .map_err(|error| ReuseError::Record { run: *run, error })?;
     // Compare as recorded, without secrets.
+    let spec = &as_in_sandbox(spec, &record);
     let wanted = without_secret_values(spec, &secrets_of(spec));
     if let Some((key, has, wants)) = difference(&record.spec, &wanted) {
         let name = spec.name.clone().unwrap_or_default();
@@ -180,6 +182,22 @@ pub fn fit(home: &Home, run: &RunId, spec: &RunSpec) -> Result<Fit, ReuseError> 
     let removed = record.spec.env.keys().filter(|name| !spec.env.contains_key(*name));
     let env = set.chain(removed.map(|name| (name.clone(), None))).collect();
     Ok(Fit { env, workdir: spec.workdir.clone() })
+}
+
+/// The spec with what the live sandbox's image decided, where it leaves that to the image and means the same one.
+fn as_in_sandbox(spec: &RunSpec, record: &RunRecord) -> RunSpec {
+    let mut spec = spec.clone();
+    let Some(image) = &record.image else { return spec };
+    if spec.image == image.name {
+        spec.image.clone_from(&record.spec.image);
+    }
+    if spec.image_defaults.user == DecidedBy::Image {
+        spec.user = record.spec.user;
+    }
+    if spec.image_defaults.workdir == DecidedBy::Image {
+        spec.workdir.clone_from(&record.spec.workdir);
+    }
+    spec
 }
 
 /// The first key that differs. Compares keys of newer versions too.

@@ -46,8 +46,10 @@ pub enum HostIds {
 /// Where the root file system comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageUse {
-    /// The host's, or a directory.
+    /// The host's.
     None,
+    /// The host's or a directory, or an image of Belljar's own store if one is named.
+    Optional,
     /// An image that an engine has.
     Required,
 }
@@ -162,7 +164,7 @@ backends! {
     Jail = "jail", Auto, BackendFeatures {
         boundary: Boundary::Sandbox,
         ids: HostIds::Mapped,
-        image: ImageUse::None,
+        image: ImageUse::Optional,
         trees: TreeAccess::Mounted,
         leftovers: Leftovers::ControlGroups,
         link: LinkKind::Lasting,

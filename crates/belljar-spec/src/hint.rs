@@ -51,11 +51,11 @@ hints! {
     RestartWithTool { program, prefix } => "if the host has {program}, start the run with --tool {prefix}";
     RestartWithVolume { program } => "the host has {program}; start the run with -v {program}:{program}";
     /// What is started looks like an image.
-    UseImage { image, command } => "for a container from that image: belljar run --backend docker --image {image} {command}";
+    UseImage { image, command } => "for a sandbox from that image: belljar run --image {image} {command}";
     /// Neither the sandbox nor the host has the program.
-    Install { program } => "the host does not have it either: install {program}, or use an image that has it: --backend docker --image IMAGE";
-    /// `--image` with a backend that has no images.
-    ImageNeedsEngine => "for a container from that image, add --backend docker, or podman";
+    Install { program } => "the host does not have it either: install {program}, or use an image that has it: --image IMAGE";
+    /// `--image` with the backend that has no images.
+    ImageNeedsSandbox => "for a sandbox from that image, leave out --backend host";
     /// A case of `prove` that does not exist.
     ListCases => "to list the cases: belljar prove --list";
     /// belljar was called in a run.
@@ -113,13 +113,21 @@ pub const DOCKER_COMMANDS: &[DockerWord] = &[
     DockerWord { word: "stats", hint: "to see what a run has used: belljar show RUN" },
     DockerWord {
         word: "images",
-        hint: "images belong to the engine (docker images, podman images); to build one: belljar image build",
+        hint: "to list the images that the jail starts from: belljar image list; an engine's: docker images, podman images",
     },
-    DockerWord { word: "rmi", hint: "images belong to the engine: docker rmi, podman rmi" },
+    DockerWord {
+        word: "rmi",
+        hint: "to remove an image that the jail starts from: belljar image rm IMAGE; an engine's: docker rmi, podman rmi",
+    },
+    DockerWord { word: "load", hint: "to load an image: belljar image load FILE" },
+    DockerWord {
+        word: "save",
+        hint: "to write an image to a file: belljar image export -o FILE IMAGE",
+    },
     DockerWord { word: "build", hint: "to build an image: belljar image build" },
     DockerWord {
         word: "pull",
-        hint: "to fetch the image when a run starts: belljar run --image IMAGE --pull always COMMAND",
+        hint: "to pull an image: belljar image pull IMAGE; when a run starts: belljar run --image IMAGE --pull always COMMAND",
     },
     DockerWord {
         word: "create",

@@ -4,6 +4,15 @@ use std::path::PathBuf;
 
 use crate::writable::WritableTree;
 
+/// Where the layers of an image lie.
+#[derive(Clone, Debug)]
+pub struct ImageLayers {
+    /// The directory that holds them all.
+    pub base: PathBuf,
+    /// Paths in it, bottom first.
+    pub layers: Vec<PathBuf>,
+}
+
 /// Where a run lives on the host, and what it must never be given.
 #[derive(Clone, Debug)]
 pub struct HostPaths {
@@ -12,6 +21,10 @@ pub struct HostPaths {
     pub directory: PathBuf,
     /// Where copies of belljar itself are stored, for engines to mount.
     pub bin: PathBuf,
+    /// Belljar's own store of images.
+    pub images: PathBuf,
+    /// The image that is the root, while somebody holds it.
+    pub image: Option<ImageLayers>,
     /// Identifies the owner of a container; no other home can know it.
     pub owner: String,
     /// `home/` in the run's directory.

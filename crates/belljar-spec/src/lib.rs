@@ -71,7 +71,7 @@ pub use expect::{Expectation, ExpectedKernel, ExpectedMount, MountReach, Tolerat
 pub use git_identity::GitIdentity;
 pub use hint::Hint;
 pub use host::{Host, NotAHost};
-pub use host_paths::HostPaths;
+pub use host_paths::{HostPaths, ImageLayers};
 pub use host_rule::HostRule;
 pub use human_duration::{HumanDuration, HumanDurationError};
 pub use id::{BadRunId, Lookup, MIN_QUERY, RunId, look_up, may_be_id};
@@ -98,8 +98,8 @@ pub use plan::{
 pub use posture::{Enforcement, Posture, Unmet, Waiver};
 pub use resolve::{FoundAgent, HostFacts, MainCommand, Request, ResolveError, Screen, resolve};
 pub use runspec::{
-    DeniedCalls, Limits, Mount, MountMode, RUN_SPEC_VERSION, Retention, Rootfs, RunSpec, Stdin,
-    Terminal, Tmpfs, User,
+    DecidedBy, DeniedCalls, ImageDefaults, Limits, Mount, MountMode, RUN_SPEC_VERSION, Retention,
+    Rootfs, RunSpec, Stdin, Terminal, Tmpfs, User,
 };
 pub use size::{Size, SizeError};
 pub use state::RunState;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::backends::BackendName;
 use crate::clause::Clause;
 use crate::posture::{Enforcement, Posture};
-use crate::runspec::{Limits, RunSpec, Stdin, Terminal, User};
+use crate::runspec::{ImageDefaults, Limits, RunSpec, Stdin, Terminal, User};
 use crate::text::OsText;
 
 pub const PLAN_VERSION: u32 = 1;
@@ -46,6 +46,8 @@ impl Namespace {
 pub enum HostUid {
     /// An unused one for each live run; PID 1 has another one.
     PerRun,
+    /// The same, in a block of unused ones that holds all owners of an image's files.
+    BlockPerRun,
     /// The caller's uid: an ordinary user has no other.
     Caller,
     /// The uid that it has inside, on an engine's machine.
@@ -120,6 +122,13 @@ pub enum MountKind {
     RootDirectory {
         source: OsText,
     },
+    /// The layers of an image of Belljar's own store as the root, read-only.
+    RootImage {
+        /// Digest of the image's manifest.
+        manifest: String,
+        /// Digests of the layers' content, bottom first.
+        layers: Vec<String>,
+    },
     Tmpfs {
         size: u64,
         mode: u32,
@@ -181,12 +190,13 @@ impl AccountsFile {
     }
 }
 
-/// What an engine's container starts from.
+/// The image that the sandbox starts from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedImage {
     /// As the operator named it.
     pub name: String,
-    /// What the engine calls this very image; nothing else is started.
+    /// What the engine calls this very image, or the digest of its manifest in Belljar's own store; nothing else is
+    /// started.
     pub id: String,
     /// The registry's name for the content, where it came from one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -196,6 +206,9 @@ pub struct PlannedImage {
     /// Places that it wants writable. They are memory, with the mode that the image gives them.
     #[serde(default)]
     pub volumes: Vec<String>,
+    /// Digests of the layers' content, bottom first, where Belljar has them.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub layers: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -259,9 +272,9 @@ pub struct Plan {
     /// The shell of the user inside. `None` as long as nobody has looked which one there is.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub shell: Option<String>,
-    /// Only for engines, like the runtime.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub image: Option<PlannedImage>,
+    /// Only for engines.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub oci_runtime: Option<String>,
     /// Ports on the sandbox's loopback on which connections to the proxy are taken. None: there is no proxy.
@@ -285,6 +298,22 @@ impl Plan {
 
     pub fn shell_or_plain(&self) -> &str {
         self.shell.as_deref().unwrap_or(PLAIN_SHELL)
+    }
+
+    /// The spec with what the image decided written out, and with the very image that was planned with: made again
+    /// from it, the run is the same whatever the image's name means by then.
+    pub fn settle(&self, spec: &RunSpec) -> RunSpec {
+        let mut settled = spec.clone();
+        let Some(image) = &self.image else { return settled };
+        settled.command.clone_from(&self.command.argv);
+        settled.workdir.clone_from(&self.command.workdir);
+        settled.user = self.identity.inside;
+        settled.image_defaults =
+            ImageDefaults { entrypoint: Some(Vec::new()), ..ImageDefaults::default() };
+        if let (false, Some(digest)) = (image.layers.is_empty(), &image.digest) {
+            settled.image.clone_from(digest);
+        }
+        settled
     }
 
     /// The limits that control groups enforce: all that the posture does not call absent and that are not resource

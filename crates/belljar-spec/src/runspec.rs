@@ -83,6 +83,40 @@ pub enum Rootfs {
     Host,
     /// A directory that holds a whole root file system; read-only.
     Directory { path: OsText },
+    /// The layers of the run's image; read-only.
+    Image,
+}
+
+/// Who decides about something that an image can say about itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DecidedBy {
+    /// The run: a setting or a flag, or Belljar's default.
+    #[default]
+    Run,
+    /// The image, as far as it says something; else the run.
+    Image,
+}
+
+/// What a run takes over from its image's configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageDefaults {
+    /// The operator's in place of the image's; an empty one is none.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub entrypoint: Option<Vec<OsText>>,
+    /// By the image where there is no command.
+    #[serde(default)]
+    pub command: DecidedBy,
+    #[serde(default)]
+    pub workdir: DecidedBy,
+    #[serde(default)]
+    pub user: DecidedBy,
+}
+
+impl ImageDefaults {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Numeric, inside the sandbox. Never 0.
@@ -243,6 +277,8 @@ pub struct RunSpec {
     pub untrusted_tree: Option<OsText>,
     #[serde(skip_serializing_if = "DeniedCalls::is_default", default)]
     pub denied_calls: DeniedCalls,
+    #[serde(skip_serializing_if = "ImageDefaults::is_default", default)]
+    pub image_defaults: ImageDefaults,
 }
 
 impl RunSpec {

@@ -18,6 +18,7 @@ mod docker;
 mod engines;
 mod fake_engine;
 pub mod http;
+mod image_archive;
 mod lab;
 mod model_server;
 mod owner;
@@ -41,6 +42,7 @@ pub use cost::{Cost, calls_in};
 pub use docker::PrivateDocker;
 pub use engines::{EngineAccess, Held, TestEngine, each_engine};
 pub use fake_engine::{Behaviour, FakeEngine};
+pub use image_archive::{TestImage, TestLayer};
 pub use lab::{Lab, built, executable, marker};
 pub use model_server::{
     ModelApi, ModelRequest, ModelServer, Transport, Turn, TurnUsage, WebSockets,

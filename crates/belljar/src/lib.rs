@@ -15,8 +15,8 @@ pub use belljar_prove as prove;
 pub use belljar_record as record;
 pub use belljar_record::{home, ledger, store};
 pub use belljar_run::{
-    agent, config, debug_log, denied_calls, doctor, image, lineage, login, network, retention,
-    reuse, run, scaffold, setup,
+    agent, config, debug_log, denied_calls, doctor, image, lineage, login, network, own_images,
+    retention, reuse, run, scaffold, setup,
 };
 pub use belljar_spec as spec;
 pub use belljar_spec::Pull;

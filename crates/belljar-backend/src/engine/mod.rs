@@ -12,7 +12,6 @@ mod container_config;
 mod container_note;
 mod dial;
 mod endpoint;
-mod environment;
 mod executable;
 mod facts;
 mod find;
@@ -51,7 +50,7 @@ use self::container_config::{LABEL_NONCE, LABEL_OWNER, LABEL_RUN};
 use self::container_note::Note;
 use self::image::{Build, Built, HeldImage};
 use crate::backend::{
-    Backend, Bound, BoundSandbox, Capabilities, Fetch, ImageFacts, Pod, PullProgress, SandboxId,
+    Backend, Bound, BoundSandbox, Capabilities, ImageFacts, Images, Pod, PullProgress, SandboxId,
 };
 use crate::error::{
     BindError, DestroyError, ImageError, LeftBehind, PlanError, StartError, Unavailable,
@@ -128,6 +127,11 @@ impl Engine {
         image::build(self.api_for_image()?, build, watcher, line)
     }
 
+    /// An image as the archive that `docker save` writes.
+    pub fn save_image(&self, name: &str) -> Result<Box<dyn std::io::Read + '_>, ImageError> {
+        Ok(Box::new(image::SavedImage::new(self.api_for_image()?, name)?))
+    }
+
     fn api_for_image(&self) -> Result<&Arc<Api>, ImageError> {
         self.api().map_err(|error| {
             let Unavailable { why, fix } = facts::unreachable(&error, self.name);
@@ -167,11 +171,11 @@ impl Backend for Engine {
         self.facts()
     }
 
-    fn image(&self, spec: &RunSpec, fetch: Fetch<'_>) -> Result<Option<ImageFacts>, ImageError> {
+    fn image(&self, spec: &RunSpec, images: &Images<'_>) -> Result<Option<ImageFacts>, ImageError> {
         let api = self.api_for_image()?;
         let facts = self.facts().map_err(|Unavailable { why, fix }| ImageError { why, fix })?;
         let architecture = facts.engine.map(|engine| engine.architecture).unwrap_or_default();
-        image::find(api, &architecture, spec, fetch).map(Some)
+        image::find(api, &architecture, spec, images.fetch).map(Some)
     }
 
     fn plan(&self, spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, PlanError> {

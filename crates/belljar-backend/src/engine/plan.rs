@@ -1,29 +1,23 @@
 //! Plans a container from a run's specification. No I/O: the same input gives the same plan.
 
-use std::collections::BTreeMap;
-use std::path::{Component, Path, PathBuf};
-
 use belljar_spec::{
-    AccountsFile, BackendName, Clause, CommandPlan, DeniedCalls, HostUid, Identity, MountKind,
-    Namespace, OsText, PLAN_VERSION, Plan, PlannedImage, PlannedMount, Rlimit, Rootfs, RunSpec,
-    Source, Tmpfs, Tree, User,
+    AccountsFile, BackendName, Clause, DeniedCalls, HostUid, Identity, MountKind, Namespace,
+    OsText, PLAN_VERSION, Plan, PlannedImage, PlannedMount, Rlimit, Rootfs, RunSpec, Source, Tmpfs,
+    Tree, User,
 };
 
-use super::environment::merge;
 use super::posture::{is_gvisor, posture};
 use crate::backend::{Capabilities, EngineFacts, ImageFacts};
 use crate::egress;
 use crate::error::PlanError;
 use crate::planning::{
     self, DEVICES, HOME, HOSTNAME, PROC_MASKED, PROC_READ_ONLY, RUN, RUN_SIZE, SHM_SIZE, TMP_SIZE,
-    command, given, owned, refuse_what_is_not_there, rlimit, rlimits_of_all, run_home, tmpfs,
-    tools,
+    add_volumes, command, given, owned, refuse_what_is_not_there, rlimit, rlimits_of_all, run_home,
+    tmpfs, tools, volume_in_a_tree, volumes,
 };
 
 /// The host's hardware and control groups: the jail has none of it either.
 const MASKED: &[&str] = &["/sys", "/proc/timer_list", "/proc/interrupts"];
-/// What a volume of the image becomes: gone with the container.
-const VOLUME_SIZE: u64 = 1 << 30;
 
 pub(super) fn plan(
     backend: BackendName,
@@ -105,7 +99,7 @@ pub(super) fn plan(
         cgroup: capabilities.cgroup,
         rlimits,
         filter: spec.denied_calls.filter().to_owned(),
-        command: CommandPlan { env: environment(spec, image), ..command(spec) },
+        command: command(spec, Some(image)),
         shell: None,
         image: Some(PlannedImage {
             name: image.name.clone(),
@@ -113,39 +107,11 @@ pub(super) fn plan(
             digest: image.digest.clone(),
             env: image.env.iter().map(|(name, _)| name.clone()).collect(),
             volumes: image.volumes.clone(),
+            layers: Vec::new(),
         }),
         oci_runtime: spec.oci_runtime.clone(),
         listen: egress::listen(spec, backend)?,
         posture,
-    })
-}
-
-/// The image's volumes, each once and as a plain path.
-fn volumes(image: &ImageFacts) -> Vec<String> {
-    let mut all: Vec<String> = Vec::new();
-    for volume in &image.volumes {
-        let path = Path::new(volume);
-        let is_plain = path.is_absolute() && !path.components().any(|c| c == Component::ParentDir);
-        let plain: PathBuf = path.components().collect();
-        match plain.to_str() {
-            Some(plain) if is_plain && plain != "/" => all.push(plain.to_owned()),
-            _ => {} // the engine would not take it for one either
-        }
-    }
-    all.sort();
-    all.dedup();
-    all
-}
-
-fn volume_in_a_tree(spec: &RunSpec, image: &ImageFacts) -> Option<(String, OsText)> {
-    let given = spec.workspace.iter().chain(&spec.mounts).map(|mount| &mount.target);
-    let home = OsText::from(HOME);
-    let trees: Vec<&OsText> = given.chain(&spec.tools).chain([&home]).collect();
-    image.volumes.iter().find_map(|volume| {
-        let path = Path::new(volume);
-        let tree =
-            trees.iter().find(|tree| path.starts_with(tree.as_path()) && path != tree.as_path());
-        tree.map(|tree| (volume.clone(), (*tree).clone()))
     })
 }
 
@@ -223,12 +189,7 @@ fn mounts(spec: &RunSpec, engine: &EngineFacts, image: &ImageFacts) -> Vec<Plann
         false => mounts.extend(given(spec).into_iter().map(|mount| sent(mount, spec))),
     }
     // An image's volume would be a tree of the engine's that the plan does not name: it is memory instead.
-    for volume in &image.volumes {
-        let target = OsText::from(volume.as_str());
-        if mounts.iter().all(|mount| mount.target != target) {
-            mounts.push(memory(volume, VOLUME_SIZE));
-        }
-    }
+    add_volumes(&mut mounts, image);
     mounts
 }
 
@@ -245,9 +206,4 @@ fn rlimits(spec: &RunSpec, capabilities: &Capabilities, engine: &EngineFacts) ->
         limits.push(rlimit("data", memory));
     }
     limits
-}
-
-/// The run's own variables, and those of the image that change nothing about what programs load.
-fn environment(spec: &RunSpec, image: &ImageFacts) -> BTreeMap<String, OsText> {
-    merge(&planning::environment(spec), &image.env)
 }

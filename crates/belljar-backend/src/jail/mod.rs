@@ -2,18 +2,26 @@
 //! in `belljar-linux`.
 
 mod facts;
+mod image;
 mod plan;
 mod posture;
 mod rootfs;
 
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 
+use belljar_image::HeldImage;
 use belljar_linux::jail;
 pub use belljar_linux::jail::{Obstacle, obstacles};
-use belljar_spec::{BackendName, HostPaths, Plan, RunSpec, Usage};
+use belljar_spec::{BackendName, HostPaths, ImageLayers, MountKind, Plan, RunSpec, Usage};
 
-use crate::backend::{Backend, Bound, BoundSandbox, Capabilities, Pod, SandboxId};
-use crate::error::{BindError, DestroyError, LeftBehind, PlanError, StartError, Unavailable};
+use crate::backend::{
+    Backend, Bound, BoundSandbox, Capabilities, ImageFacts, Images, Pod, SandboxId,
+};
+use crate::error::{
+    BindError, DestroyError, ImageError, LeftBehind, PlanError, StartError, Unavailable,
+};
+use crate::own_images;
 use crate::running::{CommandStreams, InitChannel, Link, RunningSandbox, Started, Wrapping};
 use crate::shell::{self, Existence};
 
@@ -29,6 +37,10 @@ impl Backend for Jail {
         facts::capabilities()
     }
 
+    fn image(&self, spec: &RunSpec, images: &Images<'_>) -> Result<Option<ImageFacts>, ImageError> {
+        image::find(spec, images)
+    }
+
     fn plan(&self, spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, PlanError> {
         plan::plan(spec, capabilities)
     }
@@ -39,11 +51,23 @@ impl Backend for Jail {
         spec: &RunSpec,
         _: Option<&HostPaths>,
     ) -> Result<Option<String>, PlanError> {
-        shell::find(plan, spec, &mut |_| Existence::Missing)
+        match plan.image {
+            Some(_) => Ok(plan.shell.clone()), // the plan was made from what the image has
+            None => shell::find(plan, spec, &mut |_| Existence::Missing),
+        }
     }
 
     fn bind(&self, plan: &Plan, paths: &HostPaths) -> Result<Bound, BindError> {
-        let bound = jail::bind(plan, paths).map_err(|error| BindError(Box::new(error)))?;
+        let failed = |error: Box<dyn std::error::Error + Send + Sync>| BindError(error);
+        let held = held_image(plan, paths).map_err(|error| failed(Box::new(error)))?;
+        let bound = match &held {
+            None => jail::bind(plan, paths),
+            Some(held) => {
+                let paths = HostPaths { image: Some(layers_of(held)), ..paths.clone() };
+                jail::bind(plan, &paths)
+            }
+        };
+        let bound = bound.map_err(|error| failed(Box::new(error)))?;
         Ok(Bound {
             expectation: bound.expectation.clone(),
             posture: bound.host.posture.clone(),
@@ -51,7 +75,7 @@ impl Backend for Jail {
             surveyed: bound.host.surveyed.clone(),
             layered: bound.host.layered.clone(),
             warnings: bound.host.warnings.clone(),
-            sandbox: BoundSandbox::new(bound),
+            sandbox: BoundSandbox::new(BoundJail { bound, held }),
         })
     }
 
@@ -60,13 +84,37 @@ impl Backend for Jail {
     }
 }
 
+/// What was bound, and the image that must stay until the run has ended.
+#[derive(Debug)]
+struct BoundJail {
+    bound: jail::Bound,
+    held: Option<HeldImage>,
+}
+
+/// The very image that the plan was made from, whatever its name means by now.
+fn held_image(plan: &Plan, paths: &HostPaths) -> Result<Option<HeldImage>, ImageError> {
+    let manifest = plan.mounts.iter().find_map(|mount| match &mount.what {
+        MountKind::RootImage { manifest, .. } => Some(manifest),
+        _ => None,
+    });
+    let Some(manifest) = manifest else { return Ok(None) };
+    let store = own_images::open(&paths.images)?;
+    own_images::hold(&store, &own_images::parse_name(manifest)?).map(Some)
+}
+
+fn layers_of(held: &HeldImage) -> ImageLayers {
+    let relative = |path: &PathBuf| path.strip_prefix(&held.base).unwrap_or(path).to_owned();
+    let layers = held.layers.iter().map(|layer| relative(&layer.path)).collect();
+    ImageLayers { base: held.base.clone(), layers }
+}
+
 /// The user and network namespaces are made with the run's first sandbox, in one go.
 #[derive(Debug)]
 struct JailPod;
 
 impl Pod for JailPod {
     fn start(&mut self, sandbox: BoundSandbox) -> Result<Started, StartError> {
-        let mut bound: jail::Bound = sandbox.into_inner()?;
+        let BoundJail { mut bound, held } = sandbox.into_inner()?;
         let sent = std::mem::take(&mut bound.host.sent);
         let mut sandbox = jail::start(bound).map_err(|error| {
             let left = match error {
@@ -90,7 +138,7 @@ impl Pod for JailPod {
             listeners: std::mem::take(&mut sandbox.listeners),
             init_pid: Some(sandbox.init.pid.as_raw_nonzero().get()),
             command_uid: Some(sandbox.command_uid()),
-            sandbox: Box::new(RunningJail(sandbox)),
+            sandbox: Box::new(RunningJail { sandbox, _held: held }),
         })
     }
 }
@@ -102,51 +150,54 @@ fn start_error(left: LeftBehind, error: jail::StartError) -> StartError {
 }
 
 #[derive(Debug)]
-struct RunningJail(jail::Sandbox);
+struct RunningJail {
+    sandbox: jail::Sandbox,
+    _held: Option<HeldImage>,
+}
 
 impl RunningSandbox for RunningJail {
     fn kill(&mut self) {
-        self.0.kill();
+        self.sandbox.kill();
     }
 
     fn reap(&mut self) {
-        self.0.reap();
+        self.sandbox.reap();
     }
 
     fn destroy(&mut self) -> Result<(), DestroyError> {
-        self.0.destroy().map_err(|error| DestroyError(Box::new(error)))
+        self.sandbox.destroy().map_err(|error| DestroyError(Box::new(error)))
     }
 
     fn sample(&mut self) {
-        self.0.sample();
+        self.sandbox.sample();
     }
 
     fn make_limits(&mut self) -> Result<(), StartError> {
-        self.0.make_limits().map_err(StartError::new)
+        self.sandbox.make_limits().map_err(StartError::new)
     }
 
     fn join_limits(&mut self) -> Result<(), StartError> {
-        self.0.join_limits().map_err(StartError::new)
+        self.sandbox.join_limits().map_err(StartError::new)
     }
 
     fn set_up_failure(&self) -> StartError {
-        start_error(LeftBehind::Nothing, self.0.set_up_failure())
+        start_error(LeftBehind::Nothing, self.sandbox.set_up_failure())
     }
 
     fn end(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.0.end())
+        Some(self.sandbox.end())
     }
 
     fn is_quiet(&self) -> bool {
-        self.0.is_quiet()
+        self.sandbox.is_quiet()
     }
 
     fn oom_kills(&self) -> u64 {
-        self.0.oom_kills()
+        self.sandbox.oom_kills()
     }
 
     fn usage(&self, usage: &mut Usage) {
-        self.0.usage(usage);
+        self.sandbox.usage(usage);
     }
 }
 

@@ -1,24 +1,43 @@
 //! Plans a jail from a run's specification. No I/O: the same input gives the same plan.
 
+use std::path::Path;
+
 use belljar_spec::{
     BackendName, Clause, HostUid, Identity, MountKind, Namespace, OsText, PLAN_VERSION, Plan,
-    PlannedMount, Rlimit, Rootfs, RunSpec, Tmpfs,
+    PlannedImage, PlannedMount, Rlimit, Rootfs, RunSpec, Tmpfs,
 };
 
 use super::{posture, rootfs};
-use crate::backend::Capabilities;
+use crate::backend::{Capabilities, ImageFacts};
 use crate::egress;
 use crate::error::PlanError;
 use crate::planning::{
     self, DEVICES, HOSTNAME, PROC_MASKED, PROC_READ_ONLY, RUN, RUN_SIZE, SHM_SIZE, TMP_SIZE,
-    command, given, owned, refuse_runtime, refuse_what_is_not_there, rlimit, rlimits_of_all,
-    run_home, tmpfs, tools,
+    add_volumes, command, given, owned, refuse_runtime, refuse_what_is_not_there, rlimit,
+    rlimits_of_all, run_home, tmpfs, tools, volume_in_a_tree, volumes,
 };
+use crate::shell::{self, Existence};
 
 pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, PlanError> {
     refuse_what_is_not_there(spec, BackendName::Jail)?;
     refuse_runtime(spec, BackendName::Jail)?;
-    let mut mounts = rootfs::mounts(&spec.rootfs, HOSTNAME);
+    let unsupported = |what: String, why: String| PlanError::Unsupported {
+        backend: BackendName::Jail,
+        what,
+        why,
+    };
+    let image = capabilities.image.as_ref().filter(|_| spec.rootfs == Rootfs::Image);
+    let image = image.map(|image| ImageFacts { volumes: volumes(image), ..image.clone() });
+    let image = image.as_ref();
+    if spec.rootfs == Rootfs::Image && image.is_none() {
+        return Err(unsupported("an image".to_owned(), "it was not looked for".to_owned()));
+    }
+    if let Some((volume, tree)) = image.and_then(|image| volume_in_a_tree(spec, image)) {
+        let why =
+            format!("it is in {tree}, and nothing of an image is created in a tree of the host");
+        return Err(unsupported(format!("the image's volume {volume}"), why));
+    }
+    let mut mounts = rootfs::mounts(&spec.rootfs, image, HOSTNAME);
     mounts.push(PlannedMount {
         target: OsText::from("/proc"),
         what: MountKind::Proc { read_only: owned(PROC_READ_ONLY), masked: owned(PROC_MASKED) },
@@ -29,7 +48,8 @@ pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, 
     });
     mounts.push(tmpfs(&Tmpfs { target: OsText::from("/tmp"), size: TMP_SIZE }));
     let has_run = given(spec).iter().any(|mount| mount.target == OsText::from(RUN));
-    if spec.rootfs == Rootfs::Host {
+    let has_memory = matches!(spec.rootfs, Rootfs::Host | Rootfs::Image);
+    if has_memory {
         mounts.push(tmpfs(&Tmpfs { target: OsText::from("/var/tmp"), size: TMP_SIZE }));
         if !has_run {
             mounts.push(tmpfs(&Tmpfs { target: OsText::from(RUN), size: RUN_SIZE }));
@@ -41,15 +61,19 @@ pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, 
     mounts.push(run_home());
     mounts.extend(tools(spec));
     mounts.extend(given(spec));
-    if spec.rootfs != Rootfs::Host && spec.intercepts() && !has_run {
+    if !has_memory && spec.intercepts() && !has_run {
         // Nothing is created in a tree of the host, so the run's authority is reached through memory.
         mounts.push(tmpfs(&Tmpfs { target: OsText::from(RUN), size: RUN_SIZE }));
+    }
+    if let Some(image) = image {
+        add_volumes(&mut mounts, image);
     }
     mounts.extend(egress::trust_directory(spec)); // last: nothing that was given covers it
     let rlimits = rlimits(spec, capabilities);
     let posture = posture::posture(spec, capabilities, &rlimits);
 
-    Ok(Plan {
+    let inside = image.and_then(|image| image.user).unwrap_or(spec.user);
+    let mut plan = Plan {
         v: PLAN_VERSION,
         backend: BackendName::Jail,
         hostname: HOSTNAME.to_owned(),
@@ -63,8 +87,12 @@ pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, 
             Namespace::Cgroup,
         ],
         identity: Identity {
-            inside: spec.user,
-            host: if capabilities.may_choose_uids { HostUid::PerRun } else { HostUid::Caller },
+            inside,
+            host: match (capabilities.may_choose_uids, image) {
+                (true, Some(_)) => HostUid::BlockPerRun,
+                (true, None) => HostUid::PerRun,
+                (false, _) => HostUid::Caller,
+            },
         },
         mounts,
         allow_source: spec.allow_source.clone(),
@@ -75,13 +103,34 @@ pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, 
         cgroup: capabilities.cgroup,
         rlimits,
         filter: spec.denied_calls.filter().to_owned(),
-        command: command(spec),
+        command: command(spec, image),
         shell: None,
-        image: None,
+        image: image.map(planned_image),
         oci_runtime: None,
         listen: egress::listen(spec, BackendName::Jail)?,
         posture,
-    })
+    };
+    if let Some(ImageFacts { shells: Some(shells), .. }) = image {
+        let in_image = |path: &Path| match shells.iter().any(|shell| Path::new(shell) == path) {
+            true => Existence::There,
+            false => Existence::Missing,
+        };
+        if let Some(shell) = shell::find(&plan, spec, &mut |path| in_image(path))? {
+            plan.set_shell(shell, spec);
+        }
+    }
+    Ok(plan)
+}
+
+fn planned_image(image: &ImageFacts) -> PlannedImage {
+    PlannedImage {
+        name: image.name.clone(),
+        id: image.id.clone(),
+        digest: image.digest.clone(),
+        env: image.env.iter().map(|(name, _)| name.clone()).collect(),
+        volumes: image.volumes.clone(),
+        layers: image.layers.clone(),
+    }
 }
 
 fn rlimits(spec: &RunSpec, capabilities: &Capabilities) -> Vec<Rlimit> {

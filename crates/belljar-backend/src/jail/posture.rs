@@ -1,6 +1,6 @@
 //! Describes how the jail holds each clause on this host.
 
-use belljar_spec::{Clause, DeniedCalls, Enforcement, MountMode, Posture, Rlimit, RunSpec};
+use belljar_spec::{Clause, DeniedCalls, Enforcement, MountMode, Posture, Rlimit, Rootfs, RunSpec};
 
 use crate::backend::{Capabilities, Weakness};
 use crate::egress;
@@ -42,15 +42,17 @@ pub(super) fn posture(spec: &RunSpec, capabilities: &Capabilities, rlimits: &[Rl
         0 => "",
         _ => "; Landlock on top",
     };
+    let ids = match (&spec.rootfs, capabilities.may_choose_uids) {
+        (Rootfs::Image, true) => "user namespace whose uid 0 is an unused one of the host's",
+        _ => "user namespace without uid 0",
+    };
     posture.set(
         Clause::ProcUnprivileged,
-        Enforcement::enforced(format!(
-            "user namespace without uid 0, no capabilities, no-new-privileges{landlock}"
-        )),
+        Enforcement::enforced(format!("{ids}, no capabilities, no-new-privileges{landlock}")),
     );
     let how = "own network namespace with loopback only; socket families by the filter";
     posture.set(Clause::NetSealed, egress::sealed(spec, how));
-    posture.set(Clause::IdUnique, id_unique(capabilities));
+    posture.set(Clause::IdUnique, id_unique(spec, capabilities));
     posture.set(Clause::FsSockets, sockets(spec));
     if has_overlay(spec) && !capabilities.may_choose_uids {
         let mounts = posture.get(Clause::FsMounts).clone();
@@ -71,12 +73,24 @@ pub(super) fn posture(spec: &RunSpec, capabilities: &Capabilities, rlimits: &[Rl
     posture
 }
 
-fn id_unique(capabilities: &Capabilities) -> Enforcement {
+fn id_unique(spec: &RunSpec, capabilities: &Capabilities) -> Enforcement {
+    let has_image = spec.rootfs == Rootfs::Image;
+    if capabilities.may_choose_uids && has_image {
+        return Enforcement::enforced(
+            "a block of 65536 unused uids for each live run, locked host-wide",
+        );
+    }
     if capabilities.may_choose_uids {
         return Enforcement::enforced("a pair of unused uids for each live run, locked host-wide");
     }
-    Enforcement::weaker("an ordinary user has one uid; runs are kept apart by namespaces")
-        .with_fix("run belljar as root, which can give each run its own uid")
+    let why = match has_image {
+        true => {
+            "an ordinary user has one uid, which owns every file of the image and is every user inside; runs are kept \
+             apart by namespaces"
+        }
+        false => "an ordinary user has one uid; runs are kept apart by namespaces",
+    };
+    Enforcement::weaker(why).with_fix("run belljar as root, which can give each run its own uid")
 }
 
 fn sockets(spec: &RunSpec) -> Enforcement {

@@ -4,6 +4,7 @@ use belljar_spec::{
     Access, AccountsFile, MountKind, OsText, PlannedMount, Presence, Rootfs, RunSpec, Source, Tree,
 };
 
+use crate::backend::ImageFacts;
 use crate::egress;
 
 /// Programs and libraries. On a system where these are links into `/usr`, they become links.
@@ -34,6 +35,8 @@ const ETC_COPIED: &[&str] = &[
     "/etc/ssl/openssl.cnf",
 ];
 
+const NSSWITCH: &str = "/etc/nsswitch.conf";
+
 /// Where systems keep the authorities that programs trust, each in one file.
 const SYSTEM_BUNDLES: &[&str] = &[
     "/etc/ssl/certs/ca-certificates.crt",
@@ -41,14 +44,30 @@ const SYSTEM_BUNDLES: &[&str] = &[
     "/etc/ssl/cert.pem",
 ];
 
-pub(super) fn mounts(rootfs: &Rootfs, hostname: &str) -> Vec<PlannedMount> {
+pub(super) fn mounts(
+    rootfs: &Rootfs,
+    image: Option<&ImageFacts>,
+    hostname: &str,
+) -> Vec<PlannedMount> {
     match rootfs {
+        Rootfs::Image => from_image(image, hostname),
         Rootfs::Host => from_host(hostname),
         Rootfs::Directory { path } => vec![PlannedMount {
             target: OsText::from("/"),
             what: MountKind::RootDirectory { source: path.clone() },
         }],
     }
+}
+
+/// The image as it is, but for what tells programs who and where they are.
+fn from_image(image: Option<&ImageFacts>, hostname: &str) -> Vec<PlannedMount> {
+    let root = image.map(|image| PlannedMount {
+        target: OsText::from("/"),
+        what: MountKind::RootImage { manifest: image.id.clone(), layers: image.layers.clone() },
+    });
+    let is_images_own = |mount: &PlannedMount| mount.target == OsText::from(NSSWITCH);
+    let made = made_for_the_run(hostname).into_iter().filter(|mount| !is_images_own(mount));
+    root.into_iter().chain(made).collect()
 }
 
 fn from_host(hostname: &str) -> Vec<PlannedMount> {
@@ -82,7 +101,7 @@ fn made_for_the_run(hostname: &str) -> Vec<PlannedMount> {
     let files = [
         ("/etc/hosts", hosts),
         ("/etc/hostname", format!("{hostname}\n")),
-        ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n".to_owned()),
+        (NSSWITCH, "passwd: files\ngroup: files\nhosts: files\n".to_owned()),
         ("/etc/resolv.conf", "# No name server answers here.\n".to_owned()),
     ]
     .into_iter()

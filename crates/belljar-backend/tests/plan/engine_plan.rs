@@ -34,6 +34,7 @@ fn image() -> ImageFacts {
         architecture: "amd64".to_owned(),
         env: env.map(variable).to_vec(),
         volumes: vec!["/data".to_owned(), "/var/lib/things".to_owned()],
+        ..ImageFacts::default()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use crate::fake_engine::{FakeEngine, Pull, image};
-use belljar_backend::{Backend, Fetch, ImageError, ImageFacts, PullProgress, Unwatched};
+use belljar_backend::{Backend, Fetch, ImageError, ImageFacts, Images, PullProgress, Unwatched};
 use belljar_spec::{Pull as Policy, RunSpec};
 
 const PINNED: &str = "sha256:00000000000000000000000000000000000000000000000000000000000000aa";
@@ -20,7 +20,7 @@ fn found(
 ) -> Result<ImageFacts, ImageError> {
     let (engine, spec) = (fake.engine(), spec(name, pull));
     // Its answers are ready at once: the engine has a runtime of its own.
-    engine.image(&spec, fetch).map(Option::unwrap)
+    engine.image(&spec, &Images { store: None, fetch }).map(Option::unwrap)
 }
 
 fn as_said(fake: &FakeEngine, name: &str, pull: Policy) -> Result<ImageFacts, ImageError> {

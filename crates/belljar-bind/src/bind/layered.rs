@@ -21,7 +21,7 @@ use super::{
 use crate::copy_tree::{TreeSize, copy_tree, measure_tree};
 use crate::file_clock::Arrival;
 use crate::identity::{HostIdentity, Pair};
-use crate::mounter::{Depth, Mounts, TreeClone};
+use crate::mounter::{Depth, Mounts, ShownOwners, TreeClone};
 use crate::resolve::{Resolved, resolve};
 
 /// The maximum size of a tree that is copied, where no limit is set.
@@ -160,8 +160,9 @@ impl Binder<'_> {
         let directory = resolve(&path, &[])?;
         let mut upper = pinned(&directory);
         if let Some(root) = root {
-            let owner = Some(Pair { uid: source.stat.st_uid, gid: source.stat.st_gid });
-            let clone = TreeClone { access: Access::Layered, depth: Depth::ThisMount, owner };
+            let owner = Pair { uid: source.stat.st_uid, gid: source.stat.st_gid };
+            let owners = ShownOwners::RunFor(owner);
+            let clone = TreeClone { access: Access::Layered, depth: Depth::ThisMount, owners };
             let cloned = root.clone_tree(&directory, clone);
             // The tree is what decides about the run's identity.
             upper.cloned = Some(cloned.map_err(|error| match error {

@@ -4,6 +4,7 @@
 //! re-opens paths in its mount namespace, which is checked against what is pinned here.
 
 mod hidden;
+mod image_root;
 mod layered;
 mod seed;
 mod sent;
@@ -22,6 +23,7 @@ use belljar_spec::{
 use belljar_sys::mountinfo::MountTable;
 use rustix::io::Errno;
 
+pub use self::image_root::{ImageRoot, PinnedLayer};
 pub use self::layered::{AnnouncedCopy, copies_ahead};
 pub use self::seed::NOTE;
 
@@ -78,6 +80,14 @@ pub enum BindError {
         #[source]
         error: std::io::Error,
     },
+    #[error("the image of this run is not held, so its layers cannot be used")]
+    NoImage,
+    #[error(
+        "the file system of {} cannot show an image's files under other owners; set BELLJAR_HOME to a directory on \
+         ext4, xfs, btrfs or tmpfs, or start belljar as an ordinary user",
+        .path.display()
+    )]
+    ImageNotMappable { path: PathBuf },
     #[error("{} is a file, and only a directory can be an overlay; mount it ro or rw", .path.display())]
     LayeredFile { path: PathBuf },
     #[error(
@@ -201,11 +211,26 @@ pub struct BoundMount {
 #[derive(Debug)]
 pub enum BoundKind {
     Tree(Box<BoundTree>),
-    Tmpfs { size: u64, mode: u32 },
-    File { content: Vec<u8> },
-    Symlink { to: PathBuf },
-    Proc { read_only: Vec<String>, masked: Vec<String> },
-    Dev { nodes: Vec<String>, shm_size: u64 },
+    /// The root itself.
+    Image(Box<ImageRoot>),
+    Tmpfs {
+        size: u64,
+        mode: u32,
+    },
+    File {
+        content: Vec<u8>,
+    },
+    Symlink {
+        to: PathBuf,
+    },
+    Proc {
+        read_only: Vec<String>,
+        masked: Vec<String>,
+    },
+    Dev {
+        nodes: Vec<String>,
+        shm_size: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -314,6 +339,7 @@ pub fn bind(plan: &Plan, place: &HostPaths, mounts: Mounts) -> Result<Bound, Bin
     let opened = open_sources(plan, place)?;
     let identity = match plan.identity.host {
         HostUid::PerRun => HostIdentity::choose()?,
+        HostUid::BlockPerRun => HostIdentity::choose_block(plan.identity.inside)?,
         HostUid::Caller => HostIdentity::caller(),
         HostUid::AsInside => HostIdentity::owner(plan.identity.inside.into()),
     };
@@ -454,6 +480,9 @@ impl Binder<'_> {
                     Some(content) => BoundKind::File { content },
                     None => continue,
                 },
+                MountKind::RootImage { layers, .. } => {
+                    BoundKind::Image(Box::new(self.bind_image(layers, identity, &mut root)?))
+                }
                 MountKind::RootDirectory { .. } => continue, // its entries took its place
                 MountKind::Tmpfs { size, mode } => BoundKind::Tmpfs { size: *size, mode: *mode },
                 MountKind::Sent { access, size, .. } => match source {

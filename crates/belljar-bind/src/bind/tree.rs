@@ -11,7 +11,7 @@ use super::{BindError, Binder, BoundTree, Layer, Pinned, Root, SurveyedTree, Via
 use crate::control::protected;
 use crate::identity::Pair;
 use crate::linked::other_names;
-use crate::mounter::{Depth, TreeClone};
+use crate::mounter::{Depth, ShownOwners, TreeClone};
 use crate::resolve::{Resolved, file_type, resolve};
 use crate::sensitive::TOOL_CREDENTIALS;
 
@@ -153,8 +153,11 @@ impl Binder<'_> {
     ) -> Result<Layer, BindError> {
         let Some(root) = root else { return Ok(plain(pinned(source))) };
         let owner = Pair { uid: source.stat.st_uid, gid: source.stat.st_gid };
-        let shown = (tree != Tree::System).then_some(owner);
-        let cloned = root.clone_tree(source, TreeClone { access, depth, owner: shown })?;
+        let owners = match tree {
+            Tree::System => ShownOwners::OnDisk,
+            Tree::User | Tree::Tool | Tree::Own => ShownOwners::RunFor(owner),
+        };
+        let cloned = root.clone_tree(source, TreeClone { access, depth, owners })?;
         Ok(plain(Pinned { cloned: Some(cloned), ..pinned(source) }))
     }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::layers::{UnpackImageError, UnpackProgress};
+use super::layers::{LAYERS, UnpackImageError, UnpackProgress};
 use super::lock::{LockMode, open_lock_file};
 use super::query::Image;
 use super::{Store, StoreError};
@@ -36,6 +36,8 @@ pub struct HeldImage {
     /// The lower directories of an overlay, bottom first. Layers that another one hides completely are left
     /// out, so there can be fewer than the image has.
     pub layers: Vec<HeldLayer>,
+    /// The directory that all layers are in.
+    pub base: PathBuf,
     lock: File,
 }
 
@@ -91,7 +93,20 @@ impl Store {
                 layers.ok_or(StoreError::MissingBlob { digest: image.manifest })?
             }
         };
-        Ok(HeldImage { image, layers, lock })
+        let base = self.path.join(LAYERS).join(options.variant());
+        Ok(HeldImage { image, layers, base, lock })
+    }
+
+    /// The same for an image that is there and unpacked already: changes nothing.
+    pub fn hold_unpacked(
+        &self,
+        name: &ImageName,
+        options: &UnpackOptions,
+    ) -> Result<Option<HeldImage>, StoreError> {
+        let Some((image, lock)) = self.keep(name)? else { return Ok(None) };
+        let base = self.path.join(LAYERS).join(options.variant());
+        let layers = self.unpacked(&image, options)?;
+        Ok(layers.map(|layers| HeldImage { image, layers, base, lock }))
     }
 
     /// An image, and the lock that keeps its content; nothing if there is none of this name.

@@ -62,6 +62,18 @@ pub struct UnpackOptions {
 }
 
 impl UnpackOptions {
+    /// For a sandbox that this process starts. Root's layers have the owners of the archive, which are shifted for
+    /// each run; an ordinary user's belong to that user. Both are marked as an overlay in a user namespace reads them.
+    pub fn for_sandbox() -> Self {
+        let is_root = rustix::process::geteuid().is_root();
+        Self {
+            form: OverlayForm::User,
+            ownership: if is_root { Ownership::Archive } else { Ownership::Single },
+            privileged_bits: PrivilegedBits::Keep,
+            limits: UnpackLimits::default(),
+        }
+    }
+
     /// Names trees that cannot stand for each other.
     pub(crate) fn variant(&self) -> String {
         let form = match self.form {

@@ -6,6 +6,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use belljar_bind::identity::init_ids;
 use belljar_spec::User;
 use belljar_sys::{StepError, step};
 use rustix::io::Errno;
@@ -14,7 +15,7 @@ use rustix::process::{
 };
 use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-use super::bind::{Bound, INIT_UID};
+use super::bind::Bound;
 use super::report::{Blame, Report};
 use super::root::RootError;
 use super::set_up::{self, SetUpStep};
@@ -46,7 +47,13 @@ pub(crate) enum ApplyError {
 impl ApplyError {
     pub(crate) fn report(&self) -> Report {
         let blame = match self {
-            Self::Root(RootError::TargetMissing(_) | RootError::TargetIsLink(_)) => Blame::Run,
+            Self::Root(
+                RootError::TargetMissing(_)
+                | RootError::TargetIsLink(_)
+                | RootError::ImageLink { .. }
+                | RootError::ImageKind { .. }
+                | RootError::TooManyLayers(_),
+            ) => Blame::Run,
             _ => Blame::SetUp,
         };
         Report::Failed { why: belljar_spec::text::error_chain(self), blame }
@@ -59,12 +66,6 @@ pub(crate) fn setup_ids(bound: &Bound) -> User {
         Some(_) => init_ids(bound.host.plan.identity.inside),
         None => bound.host.plan.identity.inside,
     }
-}
-
-/// PID 1's ids, which must not be the command's.
-pub(crate) fn init_ids(command: User) -> User {
-    let free = |wanted: u32, taken: u32| if wanted == taken { wanted - 1 } else { wanted };
-    User { uid: free(INIT_UID, command.uid), gid: free(INIT_UID, command.gid) }
 }
 
 /// The pod: a user namespace, and in it a network namespace. Enters them, makes the sandbox in them and ends; the
@@ -142,7 +143,8 @@ fn listen(ports: &[u16]) -> Result<Vec<OwnedFd>, ApplyError> {
 
 /// Root's launcher wrote the pod's group map itself, so groups can be dropped in it.
 fn is_privileged_pod(bound: &Bound) -> bool {
-    matches!(bound.host.plan.identity.host, belljar_spec::HostUid::PerRun)
+    use belljar_spec::HostUid::{BlockPerRun, PerRun};
+    matches!(bound.host.plan.identity.host, PerRun | BlockPerRun)
 }
 
 /// The sandbox's first process.

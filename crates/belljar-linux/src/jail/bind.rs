@@ -10,9 +10,6 @@ use super::mounter;
 use crate::sys::pod_namespaces::PodNamespaces;
 use crate::user_limits::UserLimits;
 
-/// The uid that PID 1 has inside, where it differs from the command's.
-pub(super) const INIT_UID: u32 = 999;
-
 /// Everything the sandbox is made of.
 #[derive(Debug)]
 pub struct Bound {

@@ -17,7 +17,11 @@ pub(super) fn expectation(
     mounts: &[BoundMount],
     user_limits: &UserLimits,
 ) -> Expectation {
-    let mut expected = vec![made("/", "tmpfs", true)];
+    let has_image = mounts.iter().any(|mount| matches!(mount.kind, BoundKind::Image(_)));
+    let mut expected = match has_image {
+        true => vec![made("/", "overlay", true), made("/dev", "tmpfs", true)],
+        false => vec![made("/", "tmpfs", true)],
+    };
     for mount in mounts {
         expect_mount(mount, &mut expected);
     }
@@ -129,7 +133,7 @@ fn expect_mount(mount: &BoundMount, expected: &mut Vec<ExpectedMount>) {
             expected
                 .push(ExpectedMount { target: target(&mount.target), ..made("", "tmpfs", false) });
         }
-        BoundKind::File { .. } | BoundKind::Symlink { .. } => {}
+        BoundKind::Image(_) | BoundKind::File { .. } | BoundKind::Symlink { .. } => {}
         BoundKind::Proc { read_only, masked } => {
             expected.push(made("/proc", "proc", false));
             expected.extend(read_only.iter().map(|path| made(path, "proc", true)));

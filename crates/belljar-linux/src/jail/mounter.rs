@@ -4,7 +4,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use belljar_bind::identity::Pair;
 use belljar_bind::resolve::Resolved;
-use belljar_bind::{BindError, Depth, Layer, Pinned, RootMounter, TreeClone, Upper, Writer};
+use belljar_bind::{
+    BindError, Depth, Layer, Pinned, RootMounter, ShownOwners, TreeClone, Upper, Writer,
+};
 use belljar_spec::{Access, Attributes};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
@@ -29,7 +31,7 @@ struct Mounter {
 
 impl RootMounter for Mounter {
     fn clone_tree(&mut self, source: &Resolved, clone: TreeClone) -> Result<OwnedFd, BindError> {
-        let TreeClone { access, depth, owner } = clone;
+        let TreeClone { access, depth, owners } = clone;
         let failed = |error| BindError::Clone { path: source.path.clone(), error };
         let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
             | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -39,9 +41,14 @@ impl RootMounter for Mounter {
         }
         let cloned = open_tree(&source.fd, "", flags).map_err(failed)?;
         set_attributes_of_clone(cloned.as_fd(), attributes(access), depth).map_err(failed)?;
-        if let Some(owner) = owner.filter(|owner| *owner != self.run) {
-            let unread = |error| BindError::Read { path: source.path.clone(), error };
-            let map = self.maps.showing(owner).map_err(unread)?;
+        let unread = |error| BindError::Read { path: source.path.clone(), error };
+        let map = match owners {
+            ShownOwners::OnDisk => None,
+            ShownOwners::RunFor(owner) if owner == self.run => None,
+            ShownOwners::RunFor(owner) => Some(self.maps.showing(owner).map_err(unread)?),
+            ShownOwners::Block(first) => Some(self.maps.block(first).map_err(unread)?),
+        };
+        if let Some(map) = map {
             // A submount may be of a type that cannot be mapped: it then shows the owners on disk.
             set_id_map(cloned.as_fd(), map.as_fd(), Depth::ThisMount).map_err(failed)?;
         }

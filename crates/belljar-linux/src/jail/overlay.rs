@@ -5,15 +5,17 @@
 //! tree have no effect: root's mounts ignore them, and in an ordinary user's they are only marks of a layer
 //! that cannot be read from inside.
 
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use belljar_bind::identity::Pair;
 use belljar_bind::{DATA, WORK};
 use belljar_spec::Attributes;
 use rustix::fs::{
-    FileType, Gid, Mode, OFlags, ResolveFlags, StatVfsMountFlags, Uid, fchmod, fchown, fstat,
-    fstatvfs, mkdirat, mknodat, openat, openat2,
+    AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, StatVfsMountFlags, Uid, fchmod, fchown,
+    fstat, fstatvfs, mkdirat, mknodat, openat, openat2, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::mount::{
@@ -78,7 +80,11 @@ pub(super) fn mount(root: BorrowedFd<'_>, layers: &Layers<'_>) -> Result<OwnedFd
 }
 
 /// Mounts a layer on a separate directory and returns its path.
-fn mount_layer(root: BorrowedFd<'_>, name: &str, layer: BorrowedFd<'_>) -> Result<String, Errno> {
+pub(super) fn mount_layer(
+    root: BorrowedFd<'_>,
+    name: &str,
+    layer: BorrowedFd<'_>,
+) -> Result<String, Errno> {
     mkdirat(root, name, Mode::from_raw_mode(0o700))?;
     let at = openat(root, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     put(layer, at.as_fd())?;
@@ -135,6 +141,62 @@ fn leave_out(above: &OwnedFd, below: BorrowedFd<'_>, name: &Path) -> Result<(), 
         look_like(at.as_fd(), like.as_fd())?;
     }
     Ok(())
+}
+
+/// Bytes of one value that the kernel takes of `fsconfig`.
+const MAX_VALUE: usize = 255;
+/// What a directory can be called in a list of layers, in one byte each: first what can be printed.
+const SEPARATORS: &[u8] = b":,\\/.=\"'#;";
+
+/// A read-only overlay of directories of this mount namespace, topmost first. [`Errno::TOOBIG`]: this kernel cannot
+/// take so many.
+///
+/// All of them have to fit into one short value before Linux 6.8. So they get names of one byte in `names`, an empty
+/// directory, from which the list starts.
+pub(super) fn stack_layers(
+    names: BorrowedFd<'_>,
+    layers: &[BorrowedFd<'_>],
+) -> Result<OwnedFd, Errno> {
+    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    // Marks of layers are those that an ordinary user can set: root's sandbox mounts without the rights to others.
+    fsconfig_set_flag(&context, "userxattr")?;
+    for (name, value) in [("index", "off"), ("metacopy", "off"), ("xino", "off")] {
+        fsconfig_set_string(&context, name, value)?;
+    }
+    match short_names(layers.len()) {
+        Some(short) => {
+            let list = short.iter().copied().map(|name| vec![name]).collect::<Vec<_>>().join(&b':');
+            for (name, layer) in short.iter().zip(layers) {
+                let name = OsStr::from_bytes(std::slice::from_ref(name));
+                // Those of an earlier overlay may be there.
+                match unlinkat(names, name, AtFlags::empty()) {
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(error) => return Err(error),
+                }
+                symlinkat(through_proc(*layer), names, name)?;
+            }
+            rustix::process::fchdir(names)?;
+            fsconfig_set_string(&context, "lowerdir", OsStr::from_bytes(&list))?;
+        }
+        None => {
+            for layer in layers {
+                let added = fsconfig_set_string(&context, "lowerdir+", through_proc(*layer));
+                added.map_err(|error| if error == Errno::INVAL { Errno::TOOBIG } else { error })?;
+            }
+        }
+    }
+    fsconfig_create(&context)?;
+    let flags = MountAttrFlags::MOUNT_ATTR_RDONLY
+        | MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)
+}
+
+/// So many names of one byte, if a list of them is short enough.
+fn short_names(count: usize) -> Option<Vec<u8>> {
+    let usable = (b'0'..=b'~').chain(0xa1..=0xff).filter(|byte| !SEPARATORS.contains(byte));
+    let names: Vec<u8> = usable.take(count).collect();
+    (names.len() == count && 2 * count - 1 <= MAX_VALUE).then_some(names)
 }
 
 fn make(above: Option<&OwnedFd>, layers: &Layers<'_>) -> Result<OwnedFd, Errno> {

@@ -4,6 +4,7 @@
 //! is missing is made only in the root's tmpfs, so nothing appears in a tree of the host.
 
 mod dev;
+mod image;
 mod place;
 
 use std::cell::RefCell;
@@ -42,6 +43,20 @@ pub(crate) enum RootError {
     TargetMissing(PathBuf),
     #[error("{} is a link, and nothing is mounted through a link", .0.display())]
     TargetIsLink(PathBuf),
+    #[error(
+        "{} is a link in the image, and the sandbox needs this place for {needed_for}; nothing is put at or below a \
+         link, so this image cannot be used as it is", .path.display()
+    )]
+    ImageLink { path: PathBuf, needed_for: PathBuf },
+    #[error(
+        "{} is not a {wanted} in the image, and the sandbox needs one there for {needed_for}", .path.display()
+    )]
+    ImageKind { path: PathBuf, wanted: &'static str, needed_for: PathBuf },
+    #[error(
+        "this kernel cannot stack the {0} layers of the image (Linux 6.8 can); make one with fewer, such as with \
+         docker export and docker import"
+    )]
+    TooManyLayers(usize),
     #[error("cannot enter the new root: {0}")]
     Enter(&'static str, #[source] Errno),
 }
@@ -58,9 +73,30 @@ pub(crate) struct Root {
     /// File systems that were made here: names can be made in them.
     root_devices: RefCell<Vec<u64>>,
     places: Places,
+    origin: RootOrigin,
+    /// Where layers are mounted while overlays are made of them, if the root itself cannot be written.
+    scratch: Option<OwnedFd>,
+}
+
+/// What the root is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RootOrigin {
+    /// A file system in memory, in which names are made for what is mounted.
+    Memory,
+    /// The layers of an image, in which all names are there already.
+    Image,
 }
 
 impl Root {
+    /// For these mounts: from the image, if one is the first of them.
+    pub(crate) fn for_mounts(mounts: &[BoundMount]) -> Result<Self, RootError> {
+        let root = Self::new()?;
+        match mounts.first().map(|mount| &mount.kind) {
+            Some(BoundKind::Image(image)) => root.cover_with_image(image, mounts),
+            _ => Ok(root),
+        }
+    }
+
     /// An empty tmpfs, attached over the old root so that mounts can be put into it.
     pub(crate) fn new() -> Result<Self, RootError> {
         Self::at(Path::new("/"), "0755")
@@ -79,6 +115,8 @@ impl Root {
             counters: RefCell::new(None),
             root_devices: RefCell::new(vec![device]),
             places: Places::default(),
+            origin: RootOrigin::Memory,
+            scratch: None,
         })
     }
 
@@ -95,6 +133,7 @@ impl Root {
         match &mount.kind {
             BoundKind::Tree(tree) => self.add_tree(&mount.target, tree),
             BoundKind::Tmpfs { size, mode } => self.add_tmpfs(&mount.target, *size, *mode),
+            BoundKind::Image(_) => Ok(()), // it is what all others are put into
             BoundKind::File { content } => self.add_file(&mount.target, content),
             BoundKind::Symlink { to } => self.add_symlink(&mount.target, to),
             BoundKind::Proc { read_only, masked } => self.add_proc(read_only, masked),
@@ -115,7 +154,14 @@ impl Root {
         // directory is needed to put it in.
         rustix::process::pivot_root(".", ".")
             .map_err(|error| RootError::Enter("pivot_root", error))?;
-        unmount(".", UnmountFlags::DETACH).map_err(|error| RootError::Enter("umount", error))?;
+        let on_top = match self.origin {
+            RootOrigin::Memory => 1,
+            RootOrigin::Image => 2, // the file system in memory that the image was put over, then the old root
+        };
+        for _ in 0..on_top {
+            unmount(".", UnmountFlags::DETACH)
+                .map_err(|error| RootError::Enter("umount", error))?;
+        }
         rustix::process::chdir("/").map_err(|error| RootError::Enter("chdir", error))
     }
 
@@ -157,12 +203,16 @@ impl Root {
         Ok(())
     }
 
+    fn scratch(&self) -> BorrowedFd<'_> {
+        self.scratch.as_ref().unwrap_or(&self.fd).as_fd()
+    }
+
     fn put_overlay(&self, layer: &Layer, target: &Path, at: &OwnedFd) -> Result<(), RootError> {
         let failed = |error| RootError::Mount(target.to_owned(), error);
         let below = self.open_pinned(&layer.pinned, Access::ReadOnly, Depth::ThisMount)?;
         let changes = Changes::Refused;
         let layers = Layers { below: below.as_fd(), left_out: &layer.left_out, changes };
-        let mount = overlay::mount(self.fd.as_fd(), &layers).map_err(failed)?;
+        let mount = overlay::mount(self.scratch(), &layers).map_err(failed)?;
         self.put(mount.as_fd(), at, target)
     }
 
@@ -178,7 +228,7 @@ impl Root {
         let changes =
             Changes::Stored { upper: upper.as_fd(), attributes: Attributes::User, acts_as: None };
         let layers = Layers { below: below.as_fd(), left_out: &layer.left_out, changes };
-        let mount = overlay::mount(self.fd.as_fd(), &layers).map_err(failed)?;
+        let mount = overlay::mount(self.scratch(), &layers).map_err(failed)?;
         self.put(mount.as_fd(), at, target)
     }
 
@@ -246,6 +296,9 @@ impl Root {
 
     pub(crate) fn add_file(&self, target: &Path, content: &[u8]) -> Result<(), RootError> {
         let (place, name) = self.place_of(target)?;
+        if self.origin == RootOrigin::Image && place.is_hosts() {
+            return Ok(()); // it is in the image's top layer
+        }
         let fd =
             new_file(&place, name).map_err(|error| RootError::Make(target.to_owned(), error))?;
         std::fs::File::from(fd)
@@ -255,6 +308,9 @@ impl Root {
 
     fn add_symlink(&self, target: &Path, to: &Path) -> Result<(), RootError> {
         let (place, name) = self.place_of(target)?;
+        if self.origin == RootOrigin::Image && place.is_hosts() {
+            return Ok(());
+        }
         symlinkat(to, &place.fd, name).map_err(|error| RootError::Make(target.to_owned(), error))
     }
 

@@ -164,7 +164,7 @@ fn make_files_as(bound: &Bound, User { uid, gid }: User) -> Result<(), ApplyErro
 }
 
 fn make_root(set_up: &mut SetUp<'_>) -> Result<(), ApplyError> {
-    set_up.root = Some(Root::new()?);
+    set_up.root = Some(Root::for_mounts(&set_up.bound.host.mounts)?);
     Ok(())
 }
 

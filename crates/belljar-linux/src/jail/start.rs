@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use belljar_bind::identity::HostIdentity;
+use belljar_bind::identity::{BLOCK_SIZE, HostIdentity, init_ids};
 use belljar_spec::{HostUid, Limits, Stdin, Terminal, Usage, User};
 use belljar_sys::kernel_file::read_text;
 use rustix::io::Errno;
@@ -12,7 +12,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
 
-use super::apply::{self, init_ids};
+use super::apply;
 use super::bind::Bound;
 use super::cgroup::{self, CgroupError, Entrance, Group};
 use super::report::{Blame, Report};
@@ -260,6 +260,10 @@ fn introduce(report: BorrowedFd<'_>) -> Result<(Child, Vec<OwnedFd>), StartError
 
 /// The pod's ids, in terms of the host's.
 fn pod_maps(user: User, identity: &HostIdentity) -> (String, String) {
+    if let Some(first) = identity.block {
+        let map = format!("0 {first} {BLOCK_SIZE}\n");
+        return (map.clone(), map);
+    }
     let init = identity.init.map(|host| (init_ids(user), host));
     let command = identity.command;
     let mut uids = format!("{} {} 1\n", user.uid, command.uid);
@@ -273,6 +277,10 @@ fn pod_maps(user: User, identity: &HostIdentity) -> (String, String) {
 
 /// The sandbox's ids, in terms of the pod's: the same numbers.
 pub(crate) fn inner_maps(user: User, identity: &HostIdentity) -> (String, String) {
+    if identity.block.is_some() {
+        let map = format!("0 0 {BLOCK_SIZE}\n");
+        return (map.clone(), map);
+    }
     let init = identity.init.map(|_| init_ids(user));
     let mut uids = format!("{0} {0} 1\n", user.uid);
     let mut gids = format!("{0} {0} 1\n", user.gid);

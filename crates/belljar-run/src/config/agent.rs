@@ -175,8 +175,10 @@ fn program(
     let user_home = host::user_home(env);
     let sandbox = &settings.values.sandbox;
     let is_engine = |name: BackendName| name.features().needs_image();
+    let names_image = settings.is_set("sandbox.image") && sandbox.rootfs.is_none();
     let others = sandbox.backend.and_then(BackendChoice::named).is_some_and(is_engine)
-        || matches!(sandbox.rootfs, Some(RootfsSetting::Directory(_)));
+        || matches!(sandbox.rootfs, Some(RootfsSetting::Directory(_)))
+        || names_image;
     let directory = inputs.directory().unwrap_or(&inputs.invocation.cwd);
     let workspace = match (&sandbox.workspace.path, sandbox.workspace.mode) {
         (Some(path), _) => Some(path.as_path()),

@@ -380,6 +380,13 @@ pub fn may_name_agent(invocation: &Invocation) -> bool {
     by_flag || by_files || by_manifest || by_variable
 }
 
+/// Whether a flag or a variable names an image, whose command runs where there is no other.
+pub fn may_name_image(invocation: &Invocation) -> bool {
+    let is_variable = |name: &OsString| name == "BELLJAR_SANDBOX_IMAGE";
+    let is_named = |one: &Override| one.values.sandbox.image.is_some();
+    invocation.env.keys().any(is_variable) || invocation.overrides.iter().any(is_named)
+}
+
 /// Reads and merges every layer.
 pub fn load_settings(invocation: &Invocation, home: &Home) -> Result<LoadedSettings, ConfigError> {
     let cwd = &invocation.cwd;

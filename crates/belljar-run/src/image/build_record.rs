@@ -15,7 +15,7 @@ use super::fingerprint::entry_hash;
 use crate::config::files::{Links, read};
 use belljar_record::home::Home;
 
-const DIRECTORY: &str = "images";
+const DIRECTORY: &str = "builds";
 const VERSION: u32 = 1;
 /// With more files, a change is reported without names. This many fit into a file that is read at once.
 const MAX_FILES: usize = 5_000;

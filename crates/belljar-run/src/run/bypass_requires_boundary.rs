@@ -65,7 +65,7 @@ mod tests {
 
     use std::path::PathBuf;
 
-    use belljar_backend::Fetch;
+    use belljar_backend::{Fetch, Images};
     use belljar_spec::manifest::{AgentKind, Manifest};
     use belljar_spec::wire::control::Keep;
     use belljar_spec::{BackendChoice, HostFacts, Layer, Origin, Request, Settings, resolve};
@@ -114,7 +114,8 @@ mod tests {
             let mut spec = spec(permissions, Auth::Secret);
             spec.backend = BackendChoice::Host;
             spec.workspace = None;
-            prepare(spec, Keep::UntilStopped, Fetch::No).unwrap_err().to_string()
+            let images = Images { store: None, fetch: Fetch::No };
+            prepare(spec, Keep::UntilStopped, images).unwrap_err().to_string()
         };
         assert!(refused(Permissions::Bypass).contains("bypass"));
         // Who asks first is not held up by this.

@@ -22,7 +22,7 @@ pub mod timings;
 use std::os::fd::OwnedFd;
 
 use belljar_backend::{BindError, DestroyError, PlanError, StartError, Unavailable};
-pub use belljar_backend::{Fetch, ImageError, PullProgress, Unwatched};
+pub use belljar_backend::{Fetch, ImageError, Images, PullProgress, Unwatched};
 use belljar_spec::egress::Published;
 use belljar_spec::wire::control::LaunchRefusal;
 use belljar_spec::{

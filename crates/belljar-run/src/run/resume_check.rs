@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use belljar_spec::{Moment, OsText, Plan, RunSpec, SourceIdentity, Unchanged};
+use belljar_spec::{Moment, MountKind, OsText, Plan, RunSpec, SourceIdentity, Unchanged};
 use serde::Serialize;
 
 use super::LaunchError;
@@ -65,6 +65,12 @@ pub(super) fn sources_of(spec: &RunSpec) -> Vec<SourceIdentity> {
 pub(super) fn policy_hash(plan: &Plan, spec: &RunSpec) -> String {
     let mut plan = plan_without_secret_values(plan, &secrets_of(spec));
     plan.image = None;
+    for mount in &mut plan.mounts {
+        if let MountKind::RootImage { manifest, layers } = &mut mount.what {
+            manifest.clear();
+            layers.clear();
+        }
+    }
     plan.command.env.remove(belljar_spec::env::RUN_ID_INSIDE);
     for secret in &spec.egress.secrets {
         plan.command.env.remove(&secret.env);

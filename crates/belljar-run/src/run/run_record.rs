@@ -18,7 +18,7 @@ pub(super) fn new_record(
     secrets: &Secrets,
 ) -> RunRecord {
     let Prepared { spec, plan, .. } = prepared;
-    let shown = without_secret_values(spec, secrets);
+    let shown = without_secret_values(&plan.settle(spec), secrets);
     // Hashes of what is recorded: one over a secret would let it be found by trying.
     let spec_hash = shown.hash();
     // What a resumed or forked run is compared with.

@@ -8,13 +8,14 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use belljar_backend::{
-    Backend, Capabilities, Fetch, ImageFacts, Unavailable, by_name, refuse_what_is_not_there,
+    Backend, Capabilities, Fetch, ImageFacts, Images, Unavailable, by_name,
+    refuse_what_is_not_there,
 };
 use belljar_spec::egress::SecretValue;
 use belljar_spec::wire::control::{ChosenPlan, Keep, LaunchRefusal};
 use belljar_spec::{
-    BackendName, HostPaths, MountMode, Plan, ResumeOrigin, RunId, RunSpec, SkippedBackend,
-    TreeAccess, Unmet, candidates,
+    BackendName, DecidedBy, HostPaths, MountMode, Plan, ResumeOrigin, RunId, RunSpec,
+    SkippedBackend, TreeAccess, Unmet, candidates,
 };
 
 use super::bypass_requires_boundary;
@@ -48,12 +49,13 @@ impl std::fmt::Debug for Prepared<'_> {
 
 /// Chooses a backend and makes the plan. Where none holds what is required, the first plan that could be
 /// made comes back, with [`Prepared::refusal`], so that it can be looked at.
-pub fn prepare(spec: RunSpec, keep: Keep, fetch: Fetch<'_>) -> Result<Prepared<'_>, LaunchError> {
+pub fn prepare(spec: RunSpec, keep: Keep, images: Images<'_>) -> Result<Prepared<'_>, LaunchError> {
     let keep = keep_of(&spec, keep);
-    if spec.command.is_empty() && keep == Keep::WhileCommandRuns {
+    let has_command = !spec.command.is_empty() || spec.image_defaults.command == DecidedBy::Image;
+    if !has_command && keep == Keep::WhileCommandRuns {
         return Err(LaunchError::NoCommand);
     }
-    let candidates = Candidates::of(&spec, fetch);
+    let candidates = Candidates::of(&spec, images);
     // What no backend of this version does is no reason to ask another one.
     if let Some(first) = candidates.left.front() {
         if !first.features().has_boundary() && bypass_requires_boundary::bypasses(&spec) {
@@ -76,11 +78,11 @@ pub fn prepare_on(
         count: 1,
         skipped_backends: Vec::new(),
         first: None,
-        fetch: Fetch::No,
+        images: Images { store: None, fetch: Fetch::No },
     };
     let unavailable = |reason: Unavailable| LaunchError::Unavailable { backend: name, reason };
     let mut capabilities = backend.probe().map_err(unavailable)?;
-    let image = backend.image(&spec, Fetch::No);
+    let image = backend.image(&spec, &candidates.images);
     capabilities.image = image.map_err(|reason| LaunchError::Image { backend: name, reason })?;
     let mut plan = backend.plan(&spec, &capabilities)?;
     settle_shell(&*backend, &mut plan, &spec, None)?;
@@ -96,18 +98,18 @@ pub(super) fn prepare_chosen(
     chosen: Option<Box<ChosenPlan>>,
     spec: RunSpec,
     keep: Keep,
-    fetch: Fetch<'_>,
+    images: Images<'_>,
 ) -> Result<Prepared<'_>, LaunchError> {
     let keep = keep_of(&spec, keep);
     let Some(chosen) = chosen.filter(|chosen| chosen.fits(&spec, keep)) else {
-        return prepare(spec, keep, fetch);
+        return prepare(spec, keep, images);
     };
     let ChosenPlan { plan, skipped_backends, first, .. } = *chosen;
     let name = plan.backend;
     let unavailable = |reason: Unavailable| LaunchError::Unavailable { backend: name, reason };
     let backend = by_name(name).map_err(unavailable)?;
     bypass_requires_boundary::check(&spec, name, &plan.posture)?;
-    let mut candidates = Candidates::of(&spec, fetch);
+    let mut candidates = Candidates::of(&spec, images);
     candidates.left.drain(..=skipped_backends.len());
     candidates.skipped_backends = skipped_backends;
     candidates.first = first;
@@ -141,7 +143,7 @@ impl Prepared<'_> {
     /// What would be done, and what stands in the way.
     pub fn dry_run(&self) -> DryRun {
         let secrets = secrets_of(&self.spec);
-        let spec = without_secret_values(&self.spec, &secrets);
+        let spec = without_secret_values(&self.plan.settle(&self.spec), &secrets);
         let trees = spec.workspace.iter().chain(&spec.mounts);
         let layered = trees.filter(|mount| mount.mode == MountMode::Overlay);
         DryRun {
@@ -221,13 +223,13 @@ struct Candidates<'f> {
     skipped_backends: Vec<SkippedBackend>,
     /// Why the first was not taken: what the operator wanted most.
     first: Option<Box<LaunchRefusal>>,
-    fetch: Fetch<'f>,
+    images: Images<'f>,
 }
 
 impl<'f> Candidates<'f> {
-    fn of(spec: &RunSpec, fetch: Fetch<'f>) -> Self {
+    fn of(spec: &RunSpec, images: Images<'f>) -> Self {
         let left = VecDeque::from(candidates(spec.backend, &spec.fallback));
-        Self { count: left.len(), left, skipped_backends: Vec::new(), first: None, fetch }
+        Self { count: left.len(), left, skipped_backends: Vec::new(), first: None, images }
     }
 
     /// The next one that can be taken. None after it is asked anything.
@@ -235,7 +237,7 @@ impl<'f> Candidates<'f> {
         let mut shown = None;
         let others = if self.count == 1 { Others::None } else { Others::Wait };
         while let Some(name) = self.left.pop_front() {
-            let error = match plan_on(name, others, &spec, keep, self.fetch) {
+            let error = match plan_on(name, others, &spec, keep, &self.images) {
                 Ok((backend, plan)) => {
                     let missing = plan.posture.unmet(&spec.required, &spec.waivers);
                     if missing.is_empty() || self.count == 1 {
@@ -312,14 +314,7 @@ fn foreseen(
     spec: &RunSpec,
     capabilities: &Capabilities,
 ) -> Result<Vec<Unmet>, LaunchError> {
-    let image = Some(ImageFacts {
-        name: spec.image.clone(),
-        id: String::new(),
-        digest: None,
-        architecture: String::new(),
-        env: Vec::new(),
-        volumes: Vec::new(),
-    });
+    let image = Some(ImageFacts { name: spec.image.clone(), ..ImageFacts::default() });
     let mut plan = backend.plan(spec, &Capabilities { image, ..capabilities.clone() })?;
     bypass_requires_boundary::mark_login(spec, &mut plan.posture);
     Ok(plan.posture.unmet(&spec.required, &spec.waivers))
@@ -331,7 +326,7 @@ fn plan_on(
     others: Others,
     spec: &RunSpec,
     keep: Keep,
-    fetch: Fetch<'_>,
+    images: &Images<'_>,
 ) -> Result<(Box<dyn Backend>, Plan), LaunchError> {
     let unavailable = |reason: Unavailable| LaunchError::Unavailable { backend: name, reason };
     if !name.features().has_boundary() && bypass_requires_boundary::bypasses(spec) {
@@ -349,7 +344,7 @@ fn plan_on(
         }
     }
     capabilities.image = backend
-        .image(spec, fetch)
+        .image(spec, images)
         .map_err(|reason| LaunchError::Image { backend: name, reason })?;
     if keep == Keep::UntilStopped && !name.features().has_boundary() {
         return Err(LaunchError::Conflict {
@@ -358,6 +353,9 @@ fn plan_on(
         });
     }
     let mut plan = backend.plan(spec, &capabilities)?;
+    if plan.command.argv.is_empty() && keep == Keep::WhileCommandRuns {
+        return Err(LaunchError::NoCommand); // the image has none either
+    }
     settle_shell(&*backend, &mut plan, spec, None)?;
     bypass_requires_boundary::mark_login(spec, &mut plan.posture);
     bypass_requires_boundary::check(spec, name, &plan.posture)?;
@@ -457,6 +455,8 @@ mod tests {
 
     use super::*;
 
+    const NO_IMAGES: Images<'static> = Images { store: None, fetch: Fetch::No };
+
     fn on_host() -> RunSpec {
         let mut values = Manifest::default();
         values.sandbox.backend = Some(BackendChoice::Host);
@@ -470,14 +470,14 @@ mod tests {
 
     /// The host name tells a plan that was handed over from one that was made here.
     fn chosen(spec: &RunSpec) -> Box<ChosenPlan> {
-        let prepared = prepare(spec.clone(), Keep::WhileCommandRuns, Fetch::No).unwrap();
+        let prepared = prepare(spec.clone(), Keep::WhileCommandRuns, NO_IMAGES).unwrap();
         let mut chosen = prepared.chosen().unwrap();
         chosen.plan.hostname = "handed-over".into();
         chosen
     }
 
     fn hostname(chosen: Option<Box<ChosenPlan>>, spec: RunSpec) -> String {
-        let prepared = prepare_chosen(chosen, spec, Keep::WhileCommandRuns, Fetch::No).unwrap();
+        let prepared = prepare_chosen(chosen, spec, Keep::WhileCommandRuns, NO_IMAGES).unwrap();
         assert!(prepared.candidates.left.is_empty());
         prepared.plan.hostname
     }
@@ -513,9 +513,9 @@ mod tests {
     fn a_plan_that_would_not_fit_into_a_message_is_not_handed_over() {
         let mut spec = on_host();
         assert!(
-            prepare(spec.clone(), Keep::WhileCommandRuns, Fetch::No).unwrap().chosen().is_some()
+            prepare(spec.clone(), Keep::WhileCommandRuns, NO_IMAGES).unwrap().chosen().is_some()
         );
         spec.command.push("x".repeat(MAX_CHOSEN).as_str().into());
-        assert!(prepare(spec, Keep::WhileCommandRuns, Fetch::No).unwrap().chosen().is_none());
+        assert!(prepare(spec, Keep::WhileCommandRuns, NO_IMAGES).unwrap().chosen().is_none());
     }
 }

@@ -13,7 +13,7 @@ use belljar_spec::{BackendName, Posture, RunId};
 
 use super::launch::{Close, launch_for};
 use super::select_backend::prepare_chosen;
-use super::{Fetch, Observer, Unwatched};
+use super::{Fetch, Images, Observer, Unwatched};
 use crate::detach::detach_from_caller;
 use crate::supervise::{Caller, Connection};
 use belljar_record::home::Home;
@@ -52,8 +52,10 @@ fn serve(mut connection: Connection) -> i32 {
     let prepared = Home::open_at(home.as_path().to_owned())
         .map_err(|error| refusal(RefusalKind::Io, &error))
         .and_then(|home| {
-            let prepared = prepare_chosen(chosen, spec, keep, Fetch::AsTheSpecSays(&Unwatched))
-                .map_err(|error| error.refusal())?;
+            let fetch = Fetch::AsTheSpecSays(&Unwatched);
+            let images = Images { store: Some(home.images()), fetch };
+            let prepared =
+                prepare_chosen(chosen, spec, keep, images).map_err(|error| error.refusal())?;
             Ok((home, prepared.with_secrets(secrets).resuming(resumed_from).living(ttl)))
         });
     let (home, prepared) = match prepared {

@@ -25,12 +25,14 @@ section! {
         fallback: Option<Vec<BackendName>>,
         /// The one tree the run works on.
         workspace: Workspace,
-        /// `host` for the host's programs, read-only, or a directory with a whole root file system.
+        /// `host` for the host's programs, read-only, or a directory with a whole root file system. Not with `image`.
         rootfs: Option<RootfsSetting>,
-        /// Image that container engines start from.
+        /// Image that the sandbox starts from. An engine has one in any case; the jail, if one is named here.
         image: Option<String>,
-        /// When an engine fetches the image.
+        /// When the image is fetched.
         pull: Option<Pull>,
+        /// The program and arguments before the command, in place of the image's; an empty list for none.
+        entrypoint: Option<Vec<OsText>>,
         /// The engine's runtime, such as `runsc`.
         oci_runtime: Option<String>,
         /// Install prefixes, read-only at the same path as outside, their `bin` on PATH. Every layer adds to these.

@@ -336,7 +336,7 @@ named_enums! {
         /// The run works on nothing of the host.
         None = "none",
     }
-    /// When an engine fetches an image.
+    /// When an image is fetched.
     Pull ("pull policy") { Always = "always", Missing = "missing", Never = "never", }
     /// Which agent a run without a command runs.
     AgentKind ("agent") { Claude = "claude", Codex = "codex", Gemini = "gemini", Command = "command", }

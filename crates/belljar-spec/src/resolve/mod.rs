@@ -15,6 +15,7 @@ pub use agent::{FoundAgent, MAX_PROMPT, check_prompt};
 
 use crate::backends::{BackendChoice, BackendName};
 use crate::ceiling::BeyondCeiling;
+use crate::choice::candidates;
 use crate::egress::Reach;
 use crate::env_file::EnvLine;
 use crate::git_identity::GitIdentity;
@@ -22,8 +23,8 @@ use crate::human_duration::HumanDuration;
 use crate::layers::{Origin, Settings};
 use crate::manifest::{GitIdentitySetting, Limit, RootfsSetting, WorkspaceMode};
 use crate::runspec::{
-    DeniedCalls, Limits, Mount, MountMode, RUN_SPEC_VERSION, Retention, Rootfs, RunSpec, Stdin,
-    Terminal, Tmpfs,
+    DecidedBy, DeniedCalls, ImageDefaults, Limits, Mount, MountMode, RUN_SPEC_VERSION, Retention,
+    Rootfs, RunSpec, Stdin, Terminal, Tmpfs,
 };
 use crate::size::Size;
 use crate::text::OsText;
@@ -129,6 +130,11 @@ pub enum ResolveError {
     SameTarget { key: String, other: String, target: OsText },
     #[error("{key}: \"{path}\" {why}")]
     Path { key: String, path: OsText, why: String },
+    #[error(
+        "sandbox.image and sandbox.rootfs both say what the root directory is made of; remove one of them \
+         (the image is set by {image}, the root by {rootfs})"
+    )]
+    TwoRoots { image: Origin, rootfs: Origin },
     #[error("{key}: {why}")]
     Variable { key: String, why: String },
     #[error("{key}: {why}")]
@@ -162,10 +168,10 @@ pub fn resolve(
         ceiling.check_reach(settings, request.reach)?;
     }
     let sandbox = &settings.values.sandbox;
-    let rootfs = match &sandbox.rootfs {
-        None | Some(RootfsSetting::Host) => Rootfs::Host,
-        Some(RootfsSetting::Directory(path)) => Rootfs::Directory { path: path.0.clone() },
-    };
+    let (backend, fallback) = backends(settings);
+    let rootfs = rootfs(settings, backend, &fallback)?;
+    let may_have_image = rootfs == Rootfs::Image
+        || candidates(backend, &fallback).iter().any(|name| name.features().needs_image());
     let agent = agent::work(settings, request)?;
     let terminal_agent = agent::in_terminal(settings, request)?;
     let workspace = workspace(settings, request, agent.is_some() || terminal_agent.is_some())?;
@@ -181,7 +187,6 @@ pub fn resolve(
         tmpfs: &tmpfs,
         tools: &tools,
     })?;
-    let (backend, fallback) = backends(settings);
     let env = environment::environment(settings, request, host, &tools)?;
     let login = request.agent.as_ref().map_or(&[][..], |agent| &agent.login);
     let egress = network::egress(settings, request.reach, login, &env)?;
@@ -196,6 +201,13 @@ pub fn resolve(
         labels: sandbox.labels.clone().unwrap_or_default(),
         workdir: workdir(settings, request, workspace.as_ref())?,
         image: sandbox.image.clone().unwrap_or_default(),
+        image_defaults: image_defaults(
+            settings,
+            request,
+            &rootfs,
+            workspace.as_ref(),
+            may_have_image,
+        ),
         hide,
         allow_source: allow_source.map(|path| path.0.clone()).collect(),
         allow_control: allow_control.map(|name| name.0.clone()).collect(),
@@ -229,6 +241,54 @@ pub fn resolve(
         mounts: targets::outermost_first(mounts),
         tmpfs,
     })
+}
+
+/// What the root is made of. An image that a layer names is the root, unless the only backend is an engine, whose
+/// containers have no other.
+fn rootfs(
+    settings: &Settings,
+    backend: BackendChoice,
+    fallback: &[BackendName],
+) -> Result<Rootfs, ResolveError> {
+    let origins = (settings.origin("sandbox.image"), settings.origin("sandbox.rootfs"));
+    let names_image = settings.is_set("sandbox.image");
+    let has_choice =
+        candidates(backend, fallback).iter().any(|name| !name.features().needs_image());
+    match (&settings.values.sandbox.rootfs, origins) {
+        (Some(_), (Some(image), Some(rootfs))) if names_image && has_choice => {
+            Err(ResolveError::TwoRoots { image: image.clone(), rootfs: rootfs.clone() })
+        }
+        (Some(RootfsSetting::Directory(path)), _) => Ok(Rootfs::Directory { path: path.0.clone() }),
+        (None, _) if names_image => Ok(Rootfs::Image),
+        (None | Some(RootfsSetting::Host), _) => Ok(Rootfs::Host),
+    }
+}
+
+/// Only what nobody else decided is left to the image, and only where there is one.
+fn image_defaults(
+    settings: &Settings,
+    request: &Request,
+    rootfs: &Rootfs,
+    workspace: Option<&Mount>,
+    may_have_image: bool,
+) -> ImageDefaults {
+    let sandbox = &settings.values.sandbox;
+    let left = |is_left: bool| match may_have_image && is_left {
+        true => DecidedBy::Image,
+        false => DecidedBy::Run,
+    };
+    let names_agent = settings.values.agent.kind.is_some();
+    let has_no_command = request.command == MainCommand::Agent && !names_agent;
+    ImageDefaults {
+        entrypoint: sandbox.entrypoint.clone(),
+        command: left(has_no_command && settings.is_set("sandbox.image")),
+        workdir: left(workspace.is_none() && sandbox.workdir.is_none()),
+        // A container's user is one of the host's.
+        user: match (*rootfs == Rootfs::Image, sandbox.user) {
+            (true, None) => DecidedBy::Image,
+            _ => DecidedBy::Run,
+        },
+    }
 }
 
 fn check_command(command: &MainCommand) -> Result<(), ResolveError> {

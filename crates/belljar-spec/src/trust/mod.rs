@@ -215,14 +215,14 @@ impl Finder<'_> {
         }
     }
 
-    /// A sealed run that wrote an image name could leak data in the engine's request to a registry.
+    /// A sealed run that wrote an image name could leak data in the request to a registry, which the engine or Belljar sends.
     fn image(&mut self) {
         let (sandbox, lower) = (&self.manifest.sandbox, &self.baseline.lower.sandbox);
         if let Some(image) = &sandbox.image
             && lower.image.as_ref() != Some(image)
         {
             let image = escape(image.as_bytes());
-            self.add("sandbox.image", format!("may have the engine fetch {image}"));
+            self.add("sandbox.image", format!("may have {image} fetched"));
         }
         let eagerness = |pull: Pull| match pull {
             Pull::Never => 0,
@@ -232,7 +232,7 @@ impl Finder<'_> {
         if let Some(pull) = sandbox.pull
             && eagerness(pull) > eagerness(lower.pull.unwrap_or_default())
         {
-            self.add("sandbox.pull", format!("has the engine fetch the image: {}", pull.name()));
+            self.add("sandbox.pull", format!("has the image fetched: {}", pull.name()));
         }
     }
 

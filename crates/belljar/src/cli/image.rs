@@ -1,4 +1,4 @@
-//! Arguments of `image`.
+//! Arguments of `image`: what brings images into Belljar's own store, and `build`, which uses an engine.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,10 +15,115 @@ pub(crate) struct ImageArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ImageVerb {
-    /// Build an image from a Dockerfile, if any of its inputs has changed
+    /// Load images from an archive (docker save, podman save) or an OCI layout
+    Load(LoadArgs),
+    /// Pull an image from its registry
+    Pull(PullArgs),
+    /// Take an image over from docker or podman
+    Import(ImportArgs),
+    /// List the images of Belljar's own store
+    #[command(visible_alias = "ls")]
+    List(ImageListArgs),
+    /// Show what is known of an image
+    Inspect(InspectArgs),
+    /// Write an image as an archive, for belljar, docker or podman to load
+    #[command(visible_alias = "save")]
+    Export(ExportArgs),
+    /// Remove images
+    Rm(ImageRmArgs),
+    /// Remove images that have no name, and content that no image needs
+    Prune(ImagePruneArgs),
+    /// Build an image with an engine, if any of its inputs has changed
     Build(Box<BuildArgs>),
     /// Print the Dockerfile for agents that belljar ships
     Dockerfile,
+}
+
+#[derive(Debug, Args)]
+#[command(before_help = "Examples:\n  \
+        docker save tools:1 | belljar image load -\n  \
+        belljar image load layout/")]
+pub(crate) struct LoadArgs {
+    /// The name for an image that has none in the archive
+    #[arg(short = 't', long = "tag", value_name = "NAME[:TAG]")]
+    pub(crate) name: Option<String>,
+    /// Print one JSON object for each image, in a list
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// An archive, a directory with an OCI layout, or - for standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PullArgs {
+    /// Print only errors
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The image
+    #[arg(value_name = "IMAGE")]
+    pub(crate) image: String,
+}
+
+#[derive(Debug, Args)]
+#[command(before_help = "Example:\n  belljar image import docker:tools:1")]
+pub(crate) struct ImportArgs {
+    /// Print one JSON object for each image, in a list
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The engine and the image there
+    #[arg(value_name = "ENGINE:IMAGE")]
+    pub(crate) source: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImageListArgs {
+    /// Print a JSON list
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print only digests
+    #[arg(short, long, conflicts_with = "json")]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The image, by name or digest
+    #[arg(value_name = "IMAGE")]
+    pub(crate) image: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// The new file; - for standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// The image, by name or digest
+    #[arg(value_name = "IMAGE")]
+    pub(crate) image: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImageRmArgs {
+    /// The images, by name or digest
+    #[arg(value_name = "IMAGE", required = true)]
+    pub(crate) images: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImagePruneArgs {
+    /// Remove all images that no run uses
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -30,7 +30,10 @@ pub(crate) use apply::{ApplyArgs, DiscardArgs};
 #[cfg(test)]
 pub(crate) use groups::GROUPS;
 pub(crate) use groups::{command, parse};
-pub(crate) use image::{BuildArgs, ImageArgs, ImageVerb};
+pub(crate) use image::{
+    BuildArgs, ExportArgs, ImageArgs, ImageListArgs, ImagePruneArgs, ImageRmArgs, ImageVerb,
+    ImportArgs, InspectArgs, LoadArgs, PullArgs,
+};
 pub(crate) use inside::{AttachArgs, CopyArgs, ExecArgs, ShellArgs};
 pub(crate) use prove::ProveArgs;
 pub(crate) use record::{EventsArgs, LogsArgs, VerifyArgs};

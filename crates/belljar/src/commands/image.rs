@@ -1,4 +1,6 @@
-//! `belljar image`: builds images for engines.
+//! `belljar image`: Belljar's own store of images, and builds with engines.
+
+mod own;
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -21,6 +23,14 @@ const LAST_LINES: usize = 20;
 
 pub(crate) fn run(args: ImageArgs) -> i32 {
     match args.what {
+        ImageVerb::Load(args) => own::finish(own::load(&args), args.json),
+        ImageVerb::Pull(args) => own::finish(own::pull(&args), args.json),
+        ImageVerb::Import(args) => own::finish(own::import(&args), args.json),
+        ImageVerb::List(args) => own::finish(own::list(&args), args.json),
+        ImageVerb::Inspect(args) => own::finish(own::inspect(&args), args.json),
+        ImageVerb::Export(args) => own::finish(own::export(&args), false),
+        ImageVerb::Rm(args) => own::finish(own::remove(&args), false),
+        ImageVerb::Prune(args) => own::finish(own::prune(&args), args.json),
         ImageVerb::Build(args) => exit_code(build(&args)),
         ImageVerb::Dockerfile => {
             report::out(AGENT_DOCKERFILE);

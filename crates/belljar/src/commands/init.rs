@@ -7,7 +7,7 @@ use std::path::Path;
 use belljar::config::{self, Invocation};
 use belljar::doctor::{BackendReport, examine_all};
 use belljar::home::Home;
-use belljar::run::{DryRun, Fetch, prepare};
+use belljar::run::{DryRun, Fetch, Images, prepare};
 use belljar::scaffold::{
     self, AgentAnswer, Answers, Existing, InitReport, RepeatAnswer, UntilAnswer,
 };
@@ -321,7 +321,8 @@ fn planned(directory: &Path, answers: &Answers, home: &Home) -> Result<DryRun, B
     let keep = if answers.agent.is_some() { Keep::UntilStopped } else { Keep::WhileCommandRuns };
     let invocation = Invocation::new(directory.to_owned(), environment(), command);
     let spec = config::load(&invocation, home)?.spec;
-    Ok(prepare(spec, keep, Fetch::No)?.dry_run())
+    let images = Images { store: Some(home.images()), fetch: Fetch::No };
+    Ok(prepare(spec, keep, images)?.dry_run())
 }
 
 fn print_next_steps(

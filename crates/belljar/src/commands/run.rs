@@ -9,14 +9,15 @@ use belljar::network;
 use belljar::record::Outcome;
 use belljar::run::timings::{Phase, mark};
 use belljar::run::{
-    Close, Fetch, LaunchError, Observer, Output, Prepared, ReconcileError, Reconciled, Streams,
-    launch, prepare,
+    Close, Fetch, Images, LaunchError, Observer, Output, Prepared, ReconcileError, Reconciled,
+    Streams, launch, prepare,
 };
 use belljar::spec::text::escape;
 use belljar::spec::wire::control::Keep;
 use belljar::spec::{
-    BackendChoice, BackendName, Clause, EXIT_NOT_STARTED, Enforcement, ExecFailure, Hint,
-    MainCommand, Posture, Required, RunId, RunSpec, SkippedBackend, Stdin, StopReason, Terminal,
+    BackendChoice, BackendName, Clause, DecidedBy, EXIT_NOT_STARTED, Enforcement, ExecFailure,
+    Hint, ImageUse, MainCommand, Posture, Required, RunId, RunSpec, SkippedBackend, Stdin,
+    StopReason, Terminal,
 };
 
 use super::agent_run::{self, Attach, OutputMode};
@@ -65,7 +66,8 @@ fn start(args: &RunArgs) -> Result<i32, NotStarted> {
     let progress = PullLine::new(!args.quiet && !args.json);
     let fetch = if args.dry_run { Fetch::No } else { Fetch::AsTheSpecSays(&progress) };
     mark(Phase::Settings);
-    let prepared = prepare(spec.clone(), keep, fetch)?;
+    let images = Images { store: Some(home.images()), fetch };
+    let prepared = prepare(spec.clone(), keep, images)?;
     if args.dry_run {
         return Ok(show_plan::show(&prepared.dry_run(), args.json));
     }
@@ -97,7 +99,8 @@ fn start(args: &RunArgs) -> Result<i32, NotStarted> {
 
 /// Refuses options that contradict each other.
 fn check_usage(args: &RunArgs, invocation: &Invocation) -> Result<(), NotStarted> {
-    if invocation.command.is_agent() && !config::may_name_agent(invocation) {
+    let may_have_one = config::may_name_agent(invocation) || config::may_name_image(invocation);
+    if invocation.command.is_agent() && !may_have_one {
         return Err(LaunchError::NoCommand.into());
     }
     if args.json && args.keeps() && !args.is_detached() && !args.dry_run {
@@ -163,7 +166,8 @@ fn load(args: &RunArgs, invocation: &Invocation, home: &Home) -> Result<RunSpec,
     if spec.backend == BackendChoice::Host && !args.tty {
         spec.terminal = Terminal::None; // the command uses the caller's terminal directly
     }
-    if invocation.command.is_agent() && spec.agent_spec().is_none() {
+    let is_images = spec.image_defaults.command == DecidedBy::Image;
+    if invocation.command.is_agent() && spec.agent_spec().is_none() && !is_images {
         return Err(LaunchError::NoCommand.into());
     }
     if spec.agent.is_some() {
@@ -178,11 +182,11 @@ fn load(args: &RunArgs, invocation: &Invocation, home: &Home) -> Result<RunSpec,
 
 /// An image that the chosen backend does not use was probably meant to be used.
 fn warn_of_image(args: &RunArgs, backend: BackendName) {
-    if args.names_image() && !backend.features().needs_image() {
+    if args.names_image() && backend.features().image == ImageUse::None {
         report::eprintln(&format!(
             "{WARN}warning:{WARN:#} --image has no effect on the {backend} backend, which uses the host's programs"
         ));
-        report::hint(Hint::ImageNeedsEngine);
+        report::hint(Hint::ImageNeedsSandbox);
     }
 }
 

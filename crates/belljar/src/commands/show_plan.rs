@@ -131,6 +131,10 @@ fn mount_line(mount: &PlannedMount, layered: &[OsText]) -> String {
             let from = if from == target { String::new() } else { format!(" from {from}") };
             format!("{how} {target}{from}{optional}")
         }
+        MountKind::RootImage { layers, .. } => {
+            let plural = if layers.len() == 1 { "" } else { "s" };
+            format!("ro   / from the image ({} layer{plural})", layers.len())
+        }
         MountKind::RootDirectory { source } => format!("ro   / from {source}"),
         MountKind::Tmpfs { size, .. } => format!("tmp  {target} ({})", belljar::spec::Size(*size)),
         MountKind::Sent { source, access, size } => {

@@ -171,13 +171,13 @@ impl SandboxBuilder {
         })
     }
 
-    /// The image for an engine.
+    /// The image that the sandbox starts from. Without one the jail uses the host's programs.
     pub fn image(mut self, name: impl Into<String>) -> Self {
         self.values.sandbox.image = Some(name.into());
         self
     }
 
-    /// When the engine pulls the image. The default is [`Pull::Missing`].
+    /// When the image is pulled. The default is [`Pull::Missing`].
     pub fn pull(mut self, when: Pull) -> Self {
         self.values.sandbox.pull = Some(when);
         self

@@ -109,7 +109,7 @@ fn words_of_docker_get_an_answer() {
         (&["kill", "web"][..], "belljar stop -t 0 RUN"),
         (&["top", "web"], "belljar exec RUN ps -ef"),
         (&["stats"], "belljar show RUN"),
-        (&["images"], "docker images, podman images"),
+        (&["images"], "belljar image list"),
         (&["run", "--privileged", "true"], "a sandbox never gets privileges"),
         (&["exec", "-u", "0", "web", "id"], "belljar run --user UID:GID"),
     ] {

@@ -62,7 +62,7 @@ fn an_image_is_built_again_only_when_its_inputs_changed() {
         assert_eq!(why(lab, image, &["--no-cache"]), ["--no-cache was given"]);
         assert_eq!(why(lab, image, &[]), Vec::<String>::new());
         // Nobody knows the names in another home; the change is seen all the same.
-        fs::remove_dir_all(lab.home().join("images")).unwrap();
+        fs::remove_dir_all(lab.home().join("builds")).unwrap();
         lab.make_file("work/a.txt", "third");
         assert_eq!(why(lab, image, &[]), ["the context changed"]);
         image.remove();

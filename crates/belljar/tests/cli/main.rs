@@ -18,6 +18,7 @@ mod first_minutes;
 mod fixes;
 mod hints;
 mod image;
+mod image_own;
 mod image_pull;
 mod image_support;
 mod init;

@@ -50,13 +50,16 @@ fn a_source_that_is_refused_is_named_with_its_flag_and_what_to_do() {
     let network = call(&lab, &["run", "--network", "host", "true"], 2);
     says(&network, "--network: takes only \"none\", not \"host\"; use --allow-host HOST");
 
-    let image = call(&lab, &["run", "--backend", "jail", "--image", "tools", "true"], 0);
-    says(&image, "warning: --image has no effect on the jail backend");
-    says(&image, "--backend docker");
-    assert_eq!(
-        call(&lab, &["run", "-q", "--backend", "jail", "--image", "tools", "true"], 0).err(),
-        ""
-    );
+    let on_host = ["--backend", "host", "--waive", "all=a test", "--image", "tools", "true"];
+    let image = call(&lab, &[&["run"][..], &on_host].concat(), 0);
+    says(&image, "warning: --image has no effect on the host backend");
+    says(&image, "leave out --backend host");
+    let quiet = call(&lab, &[&["run", "-q"][..], &on_host].concat(), 0).err();
+    assert!(!quiet.contains("--image"), "{quiet}");
+    let missing = ["run", "--backend", "jail", "--image", "tools", "--pull", "never", "true"];
+    let missing = call(&lab, &missing, 125);
+    says(&missing, "Belljar's own store has no image \"tools\", and the pull policy is never");
+    says(&missing, "belljar image pull tools, or from a file");
 }
 
 #[test]
@@ -219,7 +222,7 @@ fn nothing_is_wider_than_80_columns() {
         &["run", "--backend", "jail", "no-such-program"],
         &["run", "--backend", "jail", "-v", &missing, "true"],
         &["run", "--backend", "jail", "--require", "kernel.separate", "true"],
-        &["run", "--backend", "jail", "--image", "tools", "true"],
+        &["run", "--backend", "jail", "--image", "tools", "--pull", "never", "true"],
         &["run", "--backend", "host", "true"],
         &["run", "--backend", "jail", "--timeout", "1s", "sleep", "60"],
         &["run", "--network", "host", "true"],

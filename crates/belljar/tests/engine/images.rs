@@ -1,5 +1,5 @@
-//! Images that were made to deceive: what an image says about itself decides nothing, and where it would
-//! put a mount elsewhere nothing is started.
+//! What an image says about itself: entrypoint, command and working directory are honoured, what would give it power is
+//! not, and where it would put a mount elsewhere nothing is started.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -82,10 +82,10 @@ fn engines() -> impl Iterator<Item = TestEngine> {
 }
 
 #[test]
-fn what_an_image_says_about_itself_decides_nothing() {
+fn what_an_image_says_about_itself_gives_it_no_power() {
     let changes = [
-        r#"ENTRYPOINT ["/evil"]"#,
-        r#"CMD ["evil"]"#,
+        r#"ENTRYPOINT ["/bin/env", "ENTERED=yes"]"#,
+        r#"CMD ["/bin/sh", "-c", "echo by default $ENTERED; pwd"]"#,
         "ENV LD_PRELOAD=/evil.so",
         "ENV BASH_ENV=/evil",
         "ENV PATH=/evil:/workspace/evil",
@@ -99,12 +99,16 @@ fn what_an_image_says_about_itself_decides_nothing() {
         let image = Image::import(engine, "claims", &changes, &[]);
         let lab = image.lab();
         let script =
-            "id -u; pwd; echo $LD_PRELOAD$BASH_ENV; echo $SEEN; touch /data/x && echo data";
+            "id -u; pwd; echo $LD_PRELOAD$BASH_ENV; echo $SEEN$ENTERED; touch /data/x && echo data";
         let done = lab.sh(&[], script);
         let out = done.expect(0).out();
         let lines: Vec<&str> = out.lines().collect();
         assert_ne!(lines[0], "0", "{done}");
-        assert_eq!(lines[1..], ["/workspace", "", "yes", "data"], "{done}");
+        assert_eq!(lines[1..], ["/workspace", "", "yesyes", "data"], "{done}");
+        let by_default = lab.run(["--workspace", "none"]).done();
+        assert_eq!(by_default.expect(0).out(), "by default yes\n/real\n", "{by_default}");
+        let plain = lab.sh(&["--entrypoint", "", "-w", "/bin"], "echo .$ENTERED.; pwd");
+        assert_eq!(plain.expect(0).out(), "..\n/bin\n", "{plain}");
         assert_eq!(lab.containers(), Vec::<Held>::new());
         lab.assert_all_sound();
     }

@@ -14,6 +14,8 @@ mod commands;
 mod counters;
 mod exit;
 mod files;
+mod images;
+mod images_hostile;
 mod input;
 mod life;
 mod limits;

@@ -19,7 +19,7 @@ pub(super) fn sources(api: &Api) -> CredentialSources {
 }
 
 /// Only in absolute directories: a program in the current one may have been put there by a run.
-fn find_helper(program: &OsStr, path: &OsStr) -> Option<PathBuf> {
+pub(crate) fn find_helper(program: &OsStr, path: &OsStr) -> Option<PathBuf> {
     let trees = host_program::writable_trees().ok()?;
     host_program::find_on(program, path, &trees).ok()
 }

@@ -6,6 +6,7 @@ mod credentials;
 mod failure;
 mod layers;
 mod pull;
+mod save;
 
 pub use belljar_image::{BadReference, ImageName, Reference};
 use belljar_spec::{Pull, RunSpec};
@@ -15,8 +16,11 @@ use super::api::{Api, QUICK_TIMEOUT};
 use crate::backend::{Fetch, ImageFacts};
 use crate::error::ImageError;
 
+pub(crate) use credentials::find_helper;
+
 pub use build::{Archive, Build, BuildNetwork, Built, Cache, HeldImage};
 pub(super) use build::{build, held};
+pub(super) use save::SavedImage;
 
 pub(super) fn find(
     api: &Api,
@@ -139,6 +143,12 @@ fn facts(name: &ImageName, as_named: &str, found: ImageInspect) -> ImageFacts {
         architecture: found.architecture.unwrap_or_default(),
         env: config.env.iter().flatten().map(variable).collect(),
         volumes: config.volumes.into_iter().flatten().collect(),
+        layers: Vec::new(),
+        working_dir: config.working_dir.unwrap_or_default(),
+        entrypoint: config.entrypoint.unwrap_or_default(),
+        cmd: config.cmd.unwrap_or_default(),
+        user: None, // a container's user is one of the host's
+        shells: None,
     }
 }
 

@@ -22,6 +22,7 @@ pub(crate) fn spec() -> RunSpec {
         }),
         workdir: "/workspace".into(),
         rootfs: Rootfs::Host,
+        image_defaults: Default::default(),
         image: "debian:stable-slim".to_owned(),
         tools: vec!["/home/ann/.cargo".into()],
         mounts: vec![Mount {

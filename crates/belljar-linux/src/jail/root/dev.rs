@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use belljar_bind::Depth;
+use belljar_spec::Access;
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag,
@@ -11,15 +12,22 @@ use rustix::mount::{
 };
 
 use super::place::TargetKind;
-use super::{Root, RootError, clone_tree};
-use crate::sys::mount::{MountAttr, set_attributes_of_clone};
+use super::{Root, RootError, RootOrigin, clone_tree};
+use crate::jail::mounter::attributes;
+use crate::sys::mount::{MountAttr, set_attributes, set_attributes_of_clone};
 
+/// Names only.
+const DEV_SIZE: u64 = 64 << 10;
 /// Terminals of one run.
 const MAX_TERMINALS: &str = "256";
 
 impl Root {
     pub(super) fn add_dev(&self, nodes: &[String], shm_size: u64) -> Result<(), RootError> {
         let dev = Path::new("/dev");
+        if self.origin == RootOrigin::Image {
+            // Whatever the image has there is covered.
+            self.add_tmpfs(dev, DEV_SIZE, 0o755)?;
+        }
         for node in nodes {
             let target = dev.join(node);
             let at = self.target(&target, TargetKind::File)?;
@@ -46,6 +54,12 @@ impl Root {
             ("stderr", "/proc/self/fd/2"),
         ] {
             self.add_symlink(&dev.join(name), Path::new(to))?;
+        }
+        if self.origin == RootOrigin::Image {
+            let failed = |error| RootError::Mount(dev.to_owned(), error);
+            let mounted = self.open_existing(dev)?;
+            set_attributes(mounted.as_fd(), attributes(Access::ReadOnly), Depth::ThisMount)
+                .map_err(failed)?;
         }
         Ok(())
     }

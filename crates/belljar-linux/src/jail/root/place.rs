@@ -27,6 +27,13 @@ pub(super) struct Place {
     owner: Owner,
 }
 
+impl Place {
+    /// Nothing is made in it.
+    pub(super) fn is_hosts(&self) -> bool {
+        self.owner == Owner::Host
+    }
+}
+
 /// Who can change a directory while the root is built.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {

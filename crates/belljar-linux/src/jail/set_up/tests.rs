@@ -230,6 +230,8 @@ fn paths(directory: &Path) -> HostPaths {
         run: "set-up-test".to_owned(),
         directory: directory.to_owned(),
         bin: directory.join("bin"),
+        images: directory.join("images"),
+        image: None,
         owner: String::new(),
         home: directory.join("home"),
         upper: directory.join("upper"),

@@ -121,9 +121,11 @@ flags! {
         "--rootfs" "DIR", sandbox.rootfs, Once(Bytes(rootfs)),
             "The root file system: \"host\", or a directory";
         "--image" "IMAGE", sandbox.image, Key,
-            "The image for an engine";
+            "The image that the sandbox starts from";
         "--pull" "WHEN", sandbox.pull, Key,
-            "When the engine pulls the image: missing, always or never";
+            "When the image is pulled: missing, always or never";
+        "--entrypoint" "PROGRAM", sandbox.entrypoint, Once(Bytes(entrypoint)),
+            "The program before the command, in place of the image's; \"\" for none";
         "--oci-runtime" "NAME", sandbox.oci_runtime, Key,
             "The engine's runtime, such as runsc (gVisor)";
         "--user" | 'u' "UID[:GID]", sandbox.user, Key,

@@ -19,6 +19,13 @@ pub(super) fn rootfs(values: &mut Manifest, text: &OsStr) -> Parsed {
     Ok(())
 }
 
+/// One program; the manifest can have arguments, too.
+pub(super) fn entrypoint(values: &mut Manifest, text: &OsStr) -> Parsed {
+    let program = (!text.is_empty()).then(|| text.into());
+    values.sandbox.entrypoint = Some(program.into_iter().collect());
+    Ok(())
+}
+
 pub(super) fn require(values: &mut Manifest, text: &str) -> Parsed {
     let clause: Clause =
         text.parse().map_err(|error: belljar_spec::UnknownClause| error.to_string())?;

@@ -64,16 +64,17 @@ fn pin(launch: &mut Launch<'_, '_>, run_dir: &RunDir) -> Result<Pinned, LaunchEr
     let user_home = std::env::var_os("HOME").map(PathBuf::from);
     prepare_home(&run_dir.home(), &prepared.spec, user_home.as_deref())?;
     run_dir.make_targets(&prepared.plan)?;
-    let owner = match prepared.plan.image {
-        Some(_) => HomeKey::load_or_make(home.path())?.owner_label(),
-        None => String::new(),
+    let is_engine = prepared.plan.backend.features().needs_image();
+    let owner = match &prepared.plan.image {
+        Some(_) if is_engine => HomeKey::load_or_make(home.path())?.owner_label(),
+        _ => String::new(),
     };
     let mut wary_of = known.clone();
     let untrusted = prepared.spec.untrusted_tree.as_ref();
     wary_of.extend(untrusted.map(|tree| WritableTree::by_path(tree.as_path().to_owned())));
     let mut paths = host_paths(home, run_dir, &prepared.plan, wary_of, owner);
     paths.seed = agent::seed(home, prepared);
-    if prepared.plan.image.is_some() {
+    if is_engine {
         let Prepared { backend, plan, spec, .. } = &mut **prepared;
         settle_shell(&**backend, plan, spec, Some(&paths))?;
     }

@@ -69,6 +69,8 @@ pub(super) fn host_paths(
         run: run_dir.id.to_string(),
         directory: run_dir.directory.clone(),
         bin: home.bin(),
+        images: home.images(),
+        image: None,
         owner,
         home: run_dir.home(),
         upper: run_dir.directory.join("upper"),

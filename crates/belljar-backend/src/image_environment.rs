@@ -292,7 +292,7 @@ const HARMLESS: &[&str] = &[
 ];
 
 /// The run's own come first; of the image's, whatever is not dangerous. Its `PATH` goes behind the run's.
-pub(super) fn merge(
+pub(crate) fn merge(
     own: &BTreeMap<String, OsText>,
     image: &[(String, String)],
 ) -> BTreeMap<String, OsText> {
