@@ -13,7 +13,7 @@ use belljar_sys::mountinfo::{MountTable, Propagation};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat, unlinkat};
 use rustix::io::Errno;
 
-use super::confine::{self, ConfineError};
+use super::confine::{ConfineError, Readback};
 use crate::jail::normal_map;
 use crate::sys::attempt;
 use crate::user_limits::{self, resource};
@@ -21,6 +21,7 @@ use crate::user_limits::{self, resource};
 pub(super) fn attest(
     setup: &InitSetup,
     request: &ExecRequest,
+    readback: Readback,
 ) -> Result<Attestation, ConfineError> {
     let status = read("/proc/self/status")?;
     let status = Status(&status);
@@ -37,10 +38,10 @@ pub(super) fn attest(
         no_new_privileges: status.no_new_privileges(),
         seccomp_mode: status.number("Seccomp:", 10) as u32,
         seccomp_filters: status.number("Seccomp_filters:", 10) as u32,
-        landlock: confine::readback().landlock,
+        landlock: readback.landlock,
         namespaces: belljar_sys::namespaces(),
-        dies_with_launcher: confine::readback().dies_with_launcher,
-        init: confine::readback().init,
+        dies_with_launcher: readback.dies_with_launcher,
+        init: readback.init,
         hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         mounts: mounts()?,
         interfaces: interfaces()?,

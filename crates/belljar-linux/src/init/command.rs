@@ -7,7 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use belljar_spec::denied_call::TRACED_FILTER;
-use belljar_spec::wire::{Descendants, ExecRequest, Flow, InitSetup, Mux, Stdio, WireError, Work};
+use belljar_spec::wire::{
+    AttestationKind, Descendants, ExecRequest, Flow, InitSetup, Mux, Stdio, WireError, Work,
+};
 use belljar_spec::{ExecFailure, ExitStatus};
 use belljar_sys::{StepError, step};
 use rustix::io::Errno;
@@ -15,7 +17,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, child_subreaper, kill_process, kill_process_group};
 use serde_json::Value;
 
-use super::inside::{ATTESTED, ATTESTED_BRIEF, Inside, ReportPipe, become_command};
+use super::confine;
+use super::inside::{ATTESTED, ATTESTED_BRIEF, Handed, Inside, ReportPipe, become_command};
 use super::listeners::ListenerSocket;
 use super::pump::Pumps;
 use super::shim::{ForkedShim, Shim, ShimReport};
@@ -158,6 +161,13 @@ impl Command {
             }
             false => (ListenerState::None, None),
         };
+        let (readback, readback_write) = match request.depth {
+            AttestationKind::Full => {
+                let (read, write) = step("make a pipe", pipe_with(PipeFlags::CLOEXEC))?;
+                (Some(read), Some(write))
+            }
+            AttestationKind::Brief => (None, None),
+        };
         let forked = match request.descendants {
             Descendants::Loose => step("fork", fork())?.map(Process::Direct),
             Descendants::Tracked | Descendants::Bound => match step("fork", Shim::fork())? {
@@ -167,8 +177,13 @@ impl Command {
         };
         let Some(process) = forked else {
             let report = ReportPipe(report_write);
-            become_command(&request, setup, inside, gate_read, report, listener_socket);
+            let handed = Handed { gate: gate_read, report, readback, listener_socket };
+            become_command(&request, setup, inside, handed);
         };
+        if let Some(pipe) = readback_write {
+            // Found out while the process locks itself down: it takes a while.
+            confine::readback().send(&pipe);
+        }
         Ok(Self {
             process,
             descendants: request.descendants,

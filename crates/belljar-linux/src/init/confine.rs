@@ -1,6 +1,6 @@
 //! The mechanisms of the lock-down, one function each. Their order is in `lock_down`.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
 use belljar_spec::wire::InitSetup;
@@ -86,7 +86,7 @@ pub(super) fn landlock(setup: &LockDownSetup<'_>) -> Result<(), ConfineError> {
 }
 
 /// What only PID 1 can find out about what holds for all commands; they attest it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Readback {
     /// The version that is in force, 0 for none.
     pub(super) landlock: u32,
@@ -94,7 +94,46 @@ pub(super) struct Readback {
     pub(super) init: InitState,
 }
 
-/// For PID 1, once it has confined itself, so that its copies need not look.
+impl Readback {
+    const LENGTH: usize = 14;
+    /// What cannot be shown does not hold.
+    pub(super) const NOTHING: Self = Self {
+        landlock: 0,
+        dies_with_launcher: false,
+        init: InitState { own_session: false, capabilities: u64::MAX },
+    };
+
+    /// To a process that PID 1 has forked, and that attests it. A pipe takes it at once.
+    pub(super) fn send(&self, pipe: &OwnedFd) {
+        let Self { landlock, dies_with_launcher, init } = self;
+        let InitState { own_session, capabilities } = init;
+        let mut bytes = [0; Self::LENGTH];
+        bytes[..4].copy_from_slice(&landlock.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&[u8::from(*dies_with_launcher), u8::from(*own_session)]);
+        bytes[6..].copy_from_slice(&capabilities.to_ne_bytes());
+        let _ = rustix::io::write(pipe, &bytes); // the process is gone, or reports the lack of it
+    }
+
+    /// Waits for it.
+    pub(super) fn receive(pipe: &OwnedFd) -> Self {
+        let mut bytes = [0; Self::LENGTH];
+        let read = rustix::io::retry_on_intr(|| rustix::io::read(pipe, &mut bytes));
+        let [l0, l1, l2, l3, dies, session, c0, c1, c2, c3, c4, c5, c6, c7] = bytes;
+        match read {
+            Ok(Self::LENGTH) => Self {
+                landlock: u32::from_ne_bytes([l0, l1, l2, l3]),
+                dies_with_launcher: dies == 1,
+                init: InitState {
+                    own_session: session == 1,
+                    capabilities: u64::from_ne_bytes([c0, c1, c2, c3, c4, c5, c6, c7]),
+                },
+            },
+            _ => Self::NOTHING,
+        }
+    }
+}
+
+/// For PID 1, once it has confined itself.
 pub(super) fn readback() -> Readback {
     static FOUND: OnceLock<Readback> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -199,4 +238,24 @@ pub(super) fn empty_bounding_set(_: &LockDownSetup<'_>) -> Result<(), ConfineErr
         step("empty the bounding set", remove_capability_from_bounding_set(*capability))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::pipe::pipe;
+
+    use super::*;
+
+    #[test]
+    fn what_is_read_back_arrives_whole_or_counts_as_the_worst() {
+        let init = InitState { own_session: true, capabilities: 0x1_0000_00e0 };
+        let found = Readback { landlock: 6, dies_with_launcher: true, init };
+        let (read, write) = pipe().unwrap();
+        found.send(&write);
+        assert_eq!(Readback::receive(&read), found);
+        rustix::io::write(&write, &[1; Readback::LENGTH - 1]).unwrap();
+        drop(write);
+        assert_eq!(Readback::receive(&read), Readback::NOTHING, "a part of it");
+        assert_eq!(Readback::receive(&read), Readback::NOTHING, "nobody sends it");
+    }
 }

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use super::attest::{attest, attest_brief};
-use super::confine::{ConfineError, LockDownSetup};
+use super::confine::{ConfineError, LockDownSetup, Readback};
 use super::{copy, lock_down as steps, not_found};
 use crate::sys::process::{
     adopt_descriptor, arrange_descriptors, begin_session, exec_path, exit_now,
@@ -56,17 +56,25 @@ impl ReportPipe {
     }
 }
 
+/// What connects the process with PID 1 until it becomes the command.
+pub(super) struct Handed {
+    /// Opens with a byte.
+    pub(super) gate: OwnedFd,
+    pub(super) report: ReportPipe,
+    /// What PID 1 found out for a full attestation.
+    pub(super) readback: Option<OwnedFd>,
+    pub(super) listener_socket: Option<OwnedFd>,
+}
+
 /// The order of a lock-down. Ends in the command, or not at all.
 pub(super) fn become_command(
     request: &ExecRequest,
     setup: &InitSetup,
     inside: Inside,
-    gate: OwnedFd,
-    report: ReportPipe,
-    listener_socket: Option<OwnedFd>,
+    handed: Handed,
 ) -> ! {
-    let (gate, report, socket) = match take_places(inside, gate, report, listener_socket) {
-        Ok(arranged) => arranged,
+    let handed = match take_places(inside, handed) {
+        Ok(handed) => handed,
         Err(error) => {
             // PID 1's descriptor for diagnostics, if it still exists: the report pipe may be gone.
             let why = format!("cannot arrange the command's descriptors: {error}");
@@ -74,7 +82,10 @@ pub(super) fn become_command(
             exit_now(125)
         }
     };
-    if let Err(error) = lock_down(request, setup, &report, socket) {
+    let locked_down = lock_down(request, setup, &handed);
+    let Handed { gate, report, readback, listener_socket } = handed;
+    drop((readback, listener_socket));
+    if let Err(error) = locked_down {
         let step = match error {
             ConfineError::Workdir(..) => ENTER_WORKDIR,
             _ => "lock down",
@@ -103,45 +114,51 @@ pub(super) fn become_command(
     }
 }
 
-/// Streams at 0, 1, 2; then only the gate, the report and the way of a listener, all gone at the `exec`.
-fn take_places(
-    inside: Inside,
-    gate: OwnedFd,
-    report: ReportPipe,
-    listener_socket: Option<OwnedFd>,
-) -> Result<(OwnedFd, ReportPipe, Option<OwnedFd>), Errno> {
+/// Streams at 0, 1, 2; then only what connects it with PID 1, all gone at the `exec`.
+fn take_places(inside: Inside, handed: Handed) -> Result<Handed, Errno> {
     begin_session()?;
     if let Some(terminal) = &inside.terminal {
         rustix::process::ioctl_tiocsctty(terminal)?;
     }
     let [stdin, stdout, stderr] = inside.stdio;
-    let is_traced = listener_socket.is_some();
+    let Handed { gate, report, readback, listener_socket } = handed;
+    let (is_full, is_traced) = (readback.is_some(), listener_socket.is_some());
     let always = [stdin, stdout, stderr, gate, report.0];
-    arrange_descriptors(0, always.into_iter().chain(listener_socket).collect())?;
+    let all = always.into_iter().chain(readback).chain(listener_socket);
+    arrange_descriptors(0, all.collect())?;
     std::mem::forget(inside.terminal); // closed by the arrangement
-    let socket = if is_traced { Some(adopt_descriptor(5)?) } else { None };
-    Ok((adopt_descriptor(3)?, ReportPipe(adopt_descriptor(4)?), socket))
+    let mut numbers = 3..;
+    let mut next = || adopt_descriptor(numbers.next().unwrap_or(-1));
+    Ok(Handed {
+        gate: next()?,
+        report: ReportPipe(next()?),
+        readback: if is_full { Some(next()?) } else { None },
+        listener_socket: if is_traced { Some(next()?) } else { None },
+    })
 }
 
 fn lock_down(
     request: &ExecRequest,
     setup: &InitSetup,
-    report: &ReportPipe,
-    listener_socket: Option<OwnedFd>,
+    handed: &Handed,
 ) -> Result<(), ConfineError> {
     step("reset signals", signal::reset_all())?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    let listener_socket = listener_socket.as_ref().map(AsFd::as_fd);
+    let listener_socket = handed.listener_socket.as_ref().map(AsFd::as_fd);
     steps::command(&LockDownSetup { init: setup, listener_socket })?;
     // As the command's user: a directory it may not enter is not entered for it.
     rustix::process::chdir(request.workdir.as_path())
         .map_err(|error| ConfineError::Workdir(request.workdir.clone(), error))?;
     match request.depth {
         AttestationKind::Full => {
-            report.attested(ATTESTED, serde_json::to_vec(&attest(setup, request)?));
+            let readback = handed.readback.as_ref();
+            let readback = readback.map_or(Readback::NOTHING, Readback::receive);
+            let attestation = attest(setup, request, readback)?;
+            handed.report.attested(ATTESTED, serde_json::to_vec(&attestation));
         }
         AttestationKind::Brief => {
-            report.attested(ATTESTED_BRIEF, serde_json::to_vec(&attest_brief(setup, request)?));
+            let attestation = attest_brief(setup, request)?;
+            handed.report.attested(ATTESTED_BRIEF, serde_json::to_vec(&attestation));
         }
     }
     Ok(())

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 
 use belljar_spec::User;
 use rustix::io::Errno;
+use rustix::process::{parent_process_death_signal, set_parent_process_death_signal};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use rustix::thread::{Uid, set_thread_res_uid};
@@ -39,8 +40,13 @@ fn as_user<T>(user: User, act: impl FnOnce() -> Result<T, Errno>) -> Result<T, E
     if current == wanted {
         return act();
     }
+    let signal = parent_process_death_signal().ok().flatten();
     set_thread_res_uid(None, wanted, None)?;
     let done = act();
     set_thread_res_uid(None, current, None)?;
+    if signal.is_some() {
+        // A change of the uid clears it. A launcher that died meanwhile is noticed at the end of the channel.
+        set_parent_process_death_signal(signal)?;
+    }
     done
 }

@@ -305,7 +305,6 @@ impl Watch {
             ToInit::Setup(setup) => {
                 lock_down::init(&setup)?;
                 confine::bounding_set();
-                confine::readback();
                 self.deadline =
                     setup.deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
                 if let Err(error) = self.connections.listen(&setup.listen) {

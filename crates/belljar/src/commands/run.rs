@@ -210,8 +210,9 @@ fn run_in_foreground(
     timings::print();
     let outcome = launched?;
     let code = finish(args, &spec, &outcome, verbose);
-    // At once: to give back memory piece by piece that the process in the background shares would copy it first.
-    std::process::exit(code.clamp(0, 255))
+    // To give back memory that the process in the background shares would copy it first, and this process exits.
+    std::mem::forget((outcome, spec));
+    Ok(code)
 }
 
 /// What an agent's run prints, and where.

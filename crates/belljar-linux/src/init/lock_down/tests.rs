@@ -141,7 +141,10 @@ pub(crate) fn attest_as_init(setup: &InitSetup) -> ! {
         None => {
             arrange_stdio();
             let whole = LockDownSetup { init: setup, listener_socket: None };
-            print_and_exit(super::command(&whole).and_then(|()| attest(setup, &request())))
+            print_and_exit(
+                super::command(&whole)
+                    .and_then(|()| attest(setup, &request(), confine::readback())),
+            )
         }
         Some(child) => {
             waitpid(Some(child), WaitOptions::empty()).unwrap();
@@ -168,7 +171,10 @@ fn be_command(left_out: &str) -> ! {
         rustix::io::fcntl_setfd(&open, rustix::io::FdFlags::empty()).unwrap();
         std::mem::forget(open);
     }
-    print_and_exit(run_without(COMMAND, left_out).and_then(|()| attest(&setup(), &request())))
+    print_and_exit(
+        run_without(COMMAND, left_out)
+            .and_then(|()| attest(&setup(), &request(), confine::readback())),
+    )
 }
 
 fn print_and_exit(attested: Result<Attestation, ConfineError>) -> ! {

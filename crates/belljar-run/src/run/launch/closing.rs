@@ -59,7 +59,9 @@ impl Closing<'_> {
         match forked {
             None => self.close_here(),
             Some(Side::Caller) => {
-                std::mem::forget(self); // the copy has it, and this process exits
+                let Self { run_dir, log, .. } = self;
+                drop(run_dir); // the liveness lock is the copy's alone
+                std::mem::forget(log); // to free memory that the copy has too would copy it first
                 None
             }
             Some(Side::Background) => {
