@@ -10,6 +10,8 @@ use crate::store::HeldImage;
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
 const MAX_FILE: u64 = 1 << 20;
+/// What the kernel takes for "leave it as it is".
+const NO_ID: u32 = u32::MAX;
 
 /// An image's user in numbers. Never root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,10 +86,14 @@ fn find(user: &str, group: &str, accounts: &Accounts) -> Result<Option<ImageUser
     if uid == 0 {
         return Ok(None);
     }
+    if uid == NO_ID {
+        return Err(ImageUserError::Unknown(escape(user.as_bytes())));
+    }
     let gid = match group {
         "" => field(3),
         group => Some(group_id(group, accounts)?),
     };
+    let gid = gid.filter(|gid| *gid != NO_ID);
     // The group of root is nobody's own: a user without a group has one of the same number.
     Ok(Some(ImageUser { uid, gid: gid.filter(|gid| *gid != 0).unwrap_or(uid) }))
 }
@@ -127,6 +133,8 @@ mod tests {
         assert_eq!(found("web:7").unwrap(), Some((33, 7)));
         assert_eq!(found("4711").unwrap(), Some((4711, 4711)), "in no file");
         assert!(matches!(found("nobody-here"), Err(ImageUserError::Unknown(_))));
+        assert!(matches!(found("4294967295"), Err(ImageUserError::Unknown(_))));
+        assert_eq!(found("5:4294967295").unwrap(), Some((5, 5)));
         assert!(matches!(found("web:nothing"), Err(ImageUserError::UnknownGroup(_))));
     }
 

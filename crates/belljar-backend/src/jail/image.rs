@@ -84,6 +84,12 @@ fn facts(
         });
     }
     let config = &image.config;
+    if config.entrypoint.iter().chain(&config.cmd).any(|word| word.contains('\0')) {
+        return Err(ImageError {
+            why: format!("the command of the image \"{name}\" contains a NUL byte"),
+            fix: "give another command and entrypoint".to_owned(),
+        });
+    }
     let user = match spec.image_defaults.user {
         DecidedBy::Run => None,
         DecidedBy::Image => image_user(&config.user, held).map_err(|error| ImageError {

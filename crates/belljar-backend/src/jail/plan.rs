@@ -18,6 +18,9 @@ use crate::planning::{
 };
 use crate::shell::{self, Existence};
 
+/// More than any image was found to have.
+const MAX_VOLUMES: usize = 64;
+
 pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, PlanError> {
     refuse_what_is_not_there(spec, BackendName::Jail)?;
     refuse_runtime(spec, BackendName::Jail)?;
@@ -31,6 +34,11 @@ pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, 
     let image = image.as_ref();
     if spec.rootfs == Rootfs::Image && image.is_none() {
         return Err(unsupported("an image".to_owned(), "it was not looked for".to_owned()));
+    }
+    if let Some(count) = image.map(|image| image.volumes.len()).filter(|count| *count > MAX_VOLUMES)
+    {
+        let why = format!("each is a file system in memory, and there are at most {MAX_VOLUMES}");
+        return Err(unsupported(format!("an image with {count} volumes"), why));
     }
     if let Some((volume, tree)) = image.and_then(|image| volume_in_a_tree(spec, image)) {
         let why =

@@ -3,10 +3,10 @@
 
 use crate::support::spec;
 use belljar_backend::jail::Jail;
-use belljar_backend::{Backend, Capabilities, Weakness};
+use belljar_backend::{Backend, Capabilities, ImageFacts, Weakness};
 use belljar_spec::{
-    Access, CgroupUse, Clause, Enforcement, MountKind, MountMode, Plan, PlannedMount, Rootfs,
-    RunSpec,
+    Access, CgroupUse, Clause, DecidedBy, Enforcement, HostUid, MountKind, MountMode, Plan,
+    PlannedMount, Rootfs, RunSpec, User,
 };
 
 fn root_with_cgroups() -> Capabilities {
@@ -55,6 +55,90 @@ fn from_a_directory_and_without_a_workspace() {
     spec.rootfs = Rootfs::Directory { path: "/srv/root".into() };
     spec.workspace = None;
     insta::assert_json_snapshot!(plan(&spec, &root_with_cgroups()));
+}
+
+fn image() -> ImageFacts {
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    ImageFacts {
+        name: "tools:1".into(),
+        id: format!("sha256:{}", "1".repeat(64)),
+        digest: Some(format!("tools@sha256:{}", "1".repeat(64))),
+        architecture: "amd64".into(),
+        env: vec![("SEEN".into(), "yes".into()), ("LD_PRELOAD".into(), "/evil.so".into())],
+        volumes: words(&["/data", "/data/"]),
+        layers: vec![format!("sha256:{}", "2".repeat(64)), format!("sha256:{}", "3".repeat(64))],
+        working_dir: "/srv".into(),
+        entrypoint: words(&["/enter"]),
+        cmd: words(&["by", "default"]),
+        user: Some(User { uid: 33, gid: 34 }),
+        shells: Some(words(&["/usr/bin/bash"])),
+    }
+}
+
+fn from_image() -> (RunSpec, Capabilities) {
+    let capabilities = Capabilities { image: Some(image()), ..root_with_cgroups() };
+    (RunSpec { rootfs: Rootfs::Image, workspace: None, ..spec() }, capabilities)
+}
+
+#[test]
+fn from_an_image() {
+    let (spec, capabilities) = from_image();
+    let plan = plan(&spec, &capabilities);
+    insta::assert_json_snapshot!(plan);
+    assert_eq!(plan.shell.as_deref(), Some("/usr/bin/bash"));
+}
+
+#[test]
+fn an_ordinary_users_image_has_one_id_and_the_posture_says_so() {
+    let (spec, capabilities) = from_image();
+    assert_eq!(plan(&spec, &capabilities).identity.host, HostUid::BlockPerRun);
+    let user = Capabilities { image: Some(image()), ..ordinary_user_without() };
+    let plan = plan(&spec, &user);
+    assert_eq!(plan.identity.host, HostUid::Caller);
+    let why = plan.posture.get(Clause::IdUnique).reason().to_owned();
+    assert!(why.contains("owns every file of the image"), "{why}");
+}
+
+#[test]
+fn an_image_decides_what_is_left_to_it() {
+    let (mut spec, capabilities) = from_image();
+    let command = |spec: &RunSpec| {
+        let command = plan(spec, &capabilities).command;
+        let argv: Vec<String> = command.argv.iter().map(ToString::to_string).collect();
+        (argv.join(" "), command.workdir.to_string())
+    };
+    spec.command = vec!["make".into(), "test".into()];
+    spec.workdir = "/home/agent".into();
+    assert_eq!(command(&spec), ("/enter make test".into(), "/home/agent".into()));
+    spec.image_defaults.workdir = DecidedBy::Image;
+    assert_eq!(command(&spec), ("/enter make test".into(), "/srv".into()));
+    spec.image_defaults.entrypoint = Some(vec!["sh".into(), "-c".into()]);
+    assert_eq!(command(&spec).0, "sh -c make test");
+    spec.image_defaults.entrypoint = Some(Vec::new());
+    assert_eq!(command(&spec).0, "make test");
+    spec.command.clear();
+    assert_eq!(command(&spec).0, "", "kept for exec");
+    spec.image_defaults.command = DecidedBy::Image;
+    assert_eq!(command(&spec).0, "", "another entrypoint, even none, drops the image's command");
+    spec.image_defaults.entrypoint = None;
+    assert_eq!(command(&spec).0, "/enter by default");
+}
+
+#[test]
+fn an_image_that_asks_for_too_much_is_refused() {
+    let (spec, capabilities) = from_image();
+    let refused = |image: ImageFacts| {
+        let capabilities = Capabilities { image: Some(image), ..capabilities.clone() };
+        Jail.plan(&spec, &capabilities).unwrap_err().to_string()
+    };
+    let volumes = (0..65).map(|number| format!("/v{number}")).collect();
+    let why = refused(ImageFacts { volumes, ..image() });
+    assert!(why.contains("65 volumes"), "{why}");
+    let why = refused(ImageFacts { volumes: vec!["/home/agent/x".into()], ..image() });
+    assert!(why.contains("/home/agent/x"), "{why}");
+    let without = Capabilities { image: None, ..capabilities.clone() };
+    Jail.plan(&spec, &without).unwrap_err();
+    plan(&spec, &capabilities);
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod children;
 mod hostile;
 mod kernel;
 mod load;
+mod lookup;
 mod merge;
 mod pull;
 mod registry;

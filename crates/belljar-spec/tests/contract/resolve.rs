@@ -8,8 +8,8 @@ use crate::common::{Given, host, request};
 use belljar_spec::env_file::EnvLine;
 use belljar_spec::manifest::OutputFormat;
 use belljar_spec::{
-    Clause, GitIdentity, HostFacts, MainCommand, Manifest, Mount, MountMode, OsText, ResolveError,
-    Rootfs, RunSpec, Screen, Terminal, User, resolve,
+    Clause, DecidedBy, GitIdentity, HostFacts, ImageDefaults, MainCommand, Manifest, Mount,
+    MountMode, OsText, ResolveError, Rootfs, RunSpec, Screen, Terminal, User, resolve,
 };
 
 fn run(manifest: &str) -> Result<RunSpec, ResolveError> {
@@ -371,4 +371,48 @@ fn a_format_is_for_a_command() {
     assert_eq!(parse("command").unwrap().agent.format, Some(OutputFormat::Codex));
     let refused = parse("claude").unwrap_err().to_string();
     assert!(refused.contains("format is for the kind \"command\""), "{refused}");
+}
+
+#[test]
+fn an_image_that_a_layer_names_is_the_root() {
+    let spec = run("[sandbox]\nimage = 'tools:1'\n").unwrap();
+    assert_eq!((spec.rootfs, spec.image.as_str()), (Rootfs::Image, "tools:1"));
+    assert_eq!(spec.image_defaults.user, DecidedBy::Image);
+    assert_eq!(spec.image_defaults.workdir, DecidedBy::Run, "the workspace's place stays");
+    // The built-in name is for engines.
+    assert_eq!(run("").unwrap().rootfs, Rootfs::Host);
+    for root in ["host", "/srv/root"] {
+        let manifest = format!("[sandbox]\nimage = 'tools:1'\nrootfs = '{root}'\n");
+        let why = refused(&manifest);
+        assert!(why.contains("sandbox.image and sandbox.rootfs"), "{why}");
+        assert!(why.contains("/proj/p/belljar.toml"), "{why}");
+    }
+    // An engine has no other root than its image.
+    let engine = "[sandbox]\nbackend = 'docker'\nimage = 'tools:1'\nrootfs = 'host'\n";
+    assert_eq!(run(engine).unwrap().rootfs, Rootfs::Host);
+}
+
+#[test]
+fn only_what_nobody_decided_is_left_to_the_image() {
+    let none = "[sandbox]\nimage = 'tools:1'\nworkspace = { mode = 'none' }\n";
+    let spec = run(none).unwrap();
+    assert_eq!(spec.image_defaults.workdir, DecidedBy::Image);
+    assert_eq!(spec.image_defaults.command, DecidedBy::Run, "there is a command");
+    assert_eq!(spec.image_defaults.entrypoint, None);
+    let decided = run(&format!("{none}workdir = '/x'\nuser = '5:6'\nentrypoint = []\n")).unwrap();
+    let defaults = ImageDefaults { entrypoint: Some(Vec::new()), ..ImageDefaults::default() };
+    assert_eq!(decided.image_defaults, defaults);
+    assert_eq!(decided.user, User { uid: 5, gid: 6 });
+}
+
+#[test]
+fn without_a_command_and_an_agent_the_image_has_the_command() {
+    let by_image = |manifest: &str| {
+        let mut request = request();
+        request.command = MainCommand::Agent;
+        let settings = Given { manifest, ..Given::default() }.settings();
+        resolve(&settings, &request, &host()).unwrap().image_defaults.command
+    };
+    assert_eq!(by_image("[sandbox]\nimage = 'tools:1'\n"), DecidedBy::Image);
+    assert_eq!(by_image(""), DecidedBy::Run);
 }

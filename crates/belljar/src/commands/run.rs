@@ -99,8 +99,8 @@ fn start(args: &RunArgs) -> Result<i32, NotStarted> {
 
 /// Refuses options that contradict each other.
 fn check_usage(args: &RunArgs, invocation: &Invocation) -> Result<(), NotStarted> {
-    let may_have_one = config::may_name_agent(invocation) || config::may_name_image(invocation);
-    if invocation.command.is_agent() && !may_have_one {
+    let may_have_one = || config::may_name_agent(invocation) || config::may_name_image(invocation);
+    if invocation.command.is_agent() && !may_have_one() {
         return Err(LaunchError::NoCommand.into());
     }
     if args.json && args.keeps() && !args.is_detached() && !args.dry_run {
