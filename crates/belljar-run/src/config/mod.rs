@@ -8,6 +8,7 @@ pub(crate) mod files;
 mod find;
 mod flags;
 mod git_identity;
+mod git_link;
 pub(crate) mod host;
 mod login_settings;
 mod manifest;
@@ -31,10 +32,12 @@ use belljar_spec::{
 pub use agent::read_prompt_file;
 pub use files::ReadError;
 pub use flags::{FLAGS, Flag, FlagError, GivenFlags, Override};
+pub use git_link::GitLinkError;
 pub(crate) use secret::refuse_planned;
 pub use secret::{SecretError, secret_values};
 
 use files::DecisionReader;
+use git_link::GitLink;
 use trust::{TrustError, TrustState, read_trusted};
 
 use belljar_record::home::Home;
@@ -179,6 +182,8 @@ pub enum ConfigError {
     #[error(transparent)]
     Resolve(#[from] ResolveError),
     #[error(transparent)]
+    GitLink(#[from] GitLinkError),
+    #[error(transparent)]
     Secret(#[from] SecretError),
     #[error("{key}: {why}")]
     Agent { key: &'static str, why: String },
@@ -247,7 +252,7 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
     let agent = agent::prepare(&mut settings, &inputs)?;
     warnings.extend(agent.warnings);
     let directory = manifest.as_deref().and_then(Path::parent).unwrap_or(&invocation.cwd);
-    let request = Request {
+    let mut request = Request {
         command: invocation.command.clone(),
         stdin: invocation.stdin,
         terminal: invocation.terminal,
@@ -262,6 +267,7 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
         reach: invocation.reach,
         agent: agent.agent,
         untrusted_tree: accepted.untrusted_tree.clone(),
+        git_directory: None, // looked for where the workspace is known
     };
     refuse_unsupported(&settings)?;
     if !invocation.command.is_agent() {
@@ -272,6 +278,20 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
         facts.git_identity = git_identity::of_user(&invocation.env);
     }
     let mut spec = resolve(&settings, &request, &facts)?;
+    match git_link::find(&settings, &spec, &reader, home)? {
+        GitLink::None => {}
+        GitLink::Found(found) => {
+            let path = found.directory.path.clone();
+            request.git_directory = Some(*found);
+            match resolve(&settings, &request, &facts) {
+                Ok(with_git) => spec = with_git,
+                Err(error) => {
+                    warnings.push(git_link::warning(&format!("{path} cannot be mounted: {error}")))
+                }
+            }
+        }
+        GitLink::NotMounted(why) => warnings.push(git_link::warning(&why)),
+    }
     if let Some(command) = agent::terminal_command(&spec) {
         spec.command = command;
     }

@@ -60,7 +60,7 @@ fn everything(directory: &Path) -> Vec<String> {
     found
 }
 
-fn git(lab: &Lab, directory: &Path, words: &[&str]) -> String {
+pub(super) fn git(lab: &Lab, directory: &Path, words: &[&str]) -> String {
     let mut command = Command::new("git");
     if let Some(user) = lab.actor.user() {
         use std::os::unix::process::CommandExt;
