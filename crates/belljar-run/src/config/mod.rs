@@ -121,6 +121,8 @@ pub struct Loaded {
     pub settings: Settings,
     pub manifest: Option<PathBuf>,
     pub warnings: Vec<String>,
+    /// What a person at a terminal should know; it would only repeat itself in a log.
+    pub advice: Vec<String>,
     /// What the agent's preset added, one line each; empty without an agent.
     pub agent: Vec<String>,
     /// Why the work of its agent would be in vain; `run` does not start it, except with `--yes`.
@@ -300,7 +302,7 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
     for name in passed_but_missing(invocation) {
         warnings.push(format!("-e {name}: not set on the host, so it is not set in the sandbox"));
     }
-    warnings.extend(dotenv::warning(&spec));
+    let advice = dotenv::warning(&spec).into_iter().collect();
     let mut obstacles: Vec<String> = agent.unwritten.into_iter().collect();
     match &spec.agent {
         Some(work) if !work.repeat.is_once() => obstacles.extend(agent.no_login),
@@ -309,7 +311,7 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
     }
     obstacles.extend(leftover_file(&spec));
     let (retention, agent) = (spec.retention, agent.lines);
-    Ok(Loaded { retention, spec, settings, manifest, warnings, agent, obstacles })
+    Ok(Loaded { retention, spec, settings, manifest, warnings, advice, agent, obstacles })
 }
 
 /// The file of `until`, if an earlier run left it in the workspace.
