@@ -34,7 +34,7 @@ const OVERLAY: Budget = Budget {
     user: cost(2210, 5, 1400, 90),
 };
 const EXEC: Budget =
-    Budget { name: "an exec", root: cost(600, 0, 530, 20), user: cost(600, 0, 530, 20) };
+    Budget { name: "an exec", root: cost(600, 0, 560, 20), user: cost(600, 0, 560, 20) };
 
 #[test]
 fn a_plain_start() {
