@@ -130,8 +130,21 @@ pub(crate) fn hidden(spec: &RunSpec) -> Vec<OsText> {
     in_workspace(spec, &spec.hide)
 }
 
+/// Also in the repository elsewhere that the workspace's `.git` stands for.
 pub(crate) fn allow_control(spec: &RunSpec) -> Vec<OsText> {
-    in_workspace(spec, &spec.allow_control)
+    let mut allowed = in_workspace(spec, &spec.allow_control);
+    if let Some(git) = &spec.git_directory {
+        let inside =
+            spec.allow_control.iter().filter_map(|name| name.as_path().strip_prefix(".git").ok());
+        allowed.extend(inside.map(|inside| OsText::from(git.path.as_path().join(inside))));
+    }
+    allowed
+}
+
+/// Where on the host the files and directories lie that the run may read and not write.
+pub(crate) fn shielded(spec: &RunSpec) -> Vec<OsText> {
+    let others = spec.git_directory.iter().flat_map(|git| &git.others);
+    spec.manifest.iter().chain(others).cloned().collect()
 }
 
 fn in_workspace(spec: &RunSpec, names: &[OsText]) -> Vec<OsText> {

@@ -199,6 +199,7 @@ fn spec(workspace: Option<(PathBuf, MountMode)>, script: &str) -> RunSpec {
         terminal_agent: None,
         shell: None,
         git_identity: None,
+        git_directory: None,
         commands: Default::default(),
         untrusted_tree: None,
         denied_calls: Default::default(),

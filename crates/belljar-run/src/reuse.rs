@@ -45,6 +45,38 @@ const MANIFEST_KEYS: &[(&str, &str)] = &[
     ("egress.reach", "network reach"), // set by commands of Belljar, not by a manifest
 ];
 
+/// How long a run that seems to have the name is looked at again: whoever finishes a run that was lost makes it look
+/// alive for a moment.
+const NAME_TIMEOUT: Duration = Duration::from_millis(300);
+
+/// Why a run cannot have a name.
+#[derive(Debug, thiserror::Error)]
+pub enum NameError {
+    #[error(
+        "the name \"{name}\" is in use: run {run} is live; choose another name, or stop that run: belljar stop \
+         {name}; to run a command in it: belljar exec {name} COMMAND"
+    )]
+    InUse { name: String, run: RunId },
+    #[error(transparent)]
+    List(#[from] ListError),
+}
+
+/// Refuses a name that a live run has, since a command that is given the name could then mean either. Two runs that start
+/// at the same moment can both get it.
+pub fn check_name_is_free(home: &Home, name: &str) -> Result<(), NameError> {
+    let until = Instant::now() + NAME_TIMEOUT;
+    loop {
+        let live = store::list(home, Which::Live)?;
+        match live.iter().find(|run| run.name.as_deref() == Some(name)) {
+            None => return Ok(()),
+            Some(run) if Instant::now() >= until => {
+                return Err(NameError::InUse { name: name.to_owned(), run: run.id });
+            }
+            Some(_) => thread::sleep(POLL_INTERVAL),
+        }
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum ReuseError {
     #[error(transparent)]

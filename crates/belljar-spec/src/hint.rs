@@ -92,6 +92,8 @@ hints! {
     ApplyOthers => "apply other paths by name, or use the run's version with --theirs";
     /// A RUN that was left out.
     NewestRun { shown, command } => "the newest run is {shown}: belljar {command}";
+    /// The same for a command that needs a live run, where there is none.
+    NoLiveRun => "no run is live; start one: belljar run --keep --name NAME";
     /// `why`, for a run whose refused calls were not recorded.
     TraceDenied => "refused system calls were not recorded; to record them:\n  belljar run --trace-denied COMMAND";
     /// Of an image: what it contains is up to the image.

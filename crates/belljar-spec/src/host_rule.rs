@@ -137,6 +137,25 @@ impl HostRule {
         }
     }
 
+    /// Why the rule opens nothing, if it is about the name by which every machine calls itself: inside, that is the
+    /// sandbox, and outside no name server knows it.
+    pub fn localhost_reason(&self) -> Option<String> {
+        const LOCALHOST: &str = "localhost";
+        let is_localhost = match &self.hosts {
+            HostPattern::Any => false,
+            HostPattern::Below(suffix) => suffix == LOCALHOST,
+            HostPattern::Host(host) => host.name() == Some(LOCALHOST) || host.is_below(LOCALHOST),
+        };
+        let port = self.port.unwrap_or(USUAL_PORTS[0]);
+        is_localhost.then(|| {
+            format!(
+                "\"{}\" is the sandbox's own loopback; to reach port {port} of the host, put a route into the \
+                 manifest: [[route]] with listen = {port} and to = \"tcp://127.0.0.1:{port}\"",
+                escape(self.to_string().as_bytes())
+            )
+        })
+    }
+
     pub fn has_port(&self, port: u16) -> bool {
         self.port.map_or(USUAL_PORTS.contains(&port), |rule| rule == port)
     }

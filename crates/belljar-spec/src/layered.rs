@@ -25,6 +25,9 @@ pub struct LayeredTree {
     /// Names in it that the run was not shown. What it put there itself never replaces them.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub hidden: Vec<OsText>,
+    /// What a repository keeps in it for worktrees other than the run's: withheld by `apply`.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub other_worktrees: Vec<OsText>,
     #[serde(skip_serializing_if = "ApplyMoment::is_default", default)]
     pub apply: ApplyMoment,
 }

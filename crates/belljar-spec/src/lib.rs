@@ -96,10 +96,13 @@ pub use plan::{
     Source, Tree, is_gvisor,
 };
 pub use posture::{Enforcement, Posture, Unmet, Waiver};
-pub use resolve::{FoundAgent, HostFacts, MainCommand, Request, ResolveError, Screen, resolve};
+pub use resolve::{
+    FoundAgent, FoundGitDirectory, HostFacts, LinkForm, MainCommand, Request, ResolveError, Screen,
+    resolve,
+};
 pub use runspec::{
-    DecidedBy, DeniedCalls, ImageDefaults, Limits, Mount, MountMode, RUN_SPEC_VERSION, Retention,
-    Rootfs, RunSpec, Stdin, Terminal, Tmpfs, User,
+    DecidedBy, DeniedCalls, GitDirectory, ImageDefaults, Limits, Mount, MountMode,
+    RUN_SPEC_VERSION, Retention, Rootfs, RunSpec, Stdin, Terminal, Tmpfs, User,
 };
 pub use size::{Size, SizeError};
 pub use state::RunState;

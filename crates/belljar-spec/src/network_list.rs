@@ -187,13 +187,19 @@ impl NetworkList {
                 parse_authority(entry.as_bytes())
                     .is_ok_and(|(host, port)| port.is_some_and(|port| names(&host, port)))
             });
+            let mut is_known = false;
             for entry in private {
                 push(&mut self.allow_private, entry.clone());
+                is_known = true;
             }
             for RouteSpec { listen, to, .. } in &start.egress.routes {
                 if rule.allows(&to.host, to.port, Seen::Nothing) {
                     push(&mut self.routes, *listen);
+                    is_known = true;
                 }
+            }
+            if let (Some(why), false) = (rule.localhost_reason(), is_known) {
+                return Err(ChangeError::BadRule { why });
             }
             // As a private host it is allowed already.
             if !self.allow_private.contains(&text) {

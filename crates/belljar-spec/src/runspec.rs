@@ -15,6 +15,7 @@ use crate::commands::CommandPolicy;
 use crate::denied_call::{COMMAND_FILTER, TRACED_FILTER};
 use crate::egress::EgressSpec;
 use crate::git_identity::GitIdentity;
+use crate::layered::LayeredTree;
 use crate::manifest::Pull;
 use crate::posture::Waiver;
 use crate::text::OsText;
@@ -66,6 +67,32 @@ pub struct Mount {
     pub source: OsText,
     pub target: OsText,
     pub mode: MountMode,
+}
+
+/// The repository of a workspace whose `.git` is a file that names a directory elsewhere. It is one of the mounts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GitDirectory {
+    /// The `.git` file, without links.
+    pub link: OsText,
+    /// Of its content, as the list of trusted files has it.
+    pub link_hash: String,
+    /// Where objects and references are, without links.
+    pub path: OsText,
+    /// What the repository keeps for its other worktrees: the run may read it, and nothing it does there counts.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub others: Vec<OsText>,
+}
+
+impl GitDirectory {
+    /// Tells the tree of the repository what in it is other worktrees'.
+    pub fn mark_other_worktrees(&self, trees: &mut [LayeredTree]) {
+        for tree in trees {
+            let inside = |other: &OsText| {
+                other.as_path().strip_prefix(tree.source.as_path()).ok().map(OsText::from)
+            };
+            tree.other_worktrees = self.others.iter().filter_map(inside).collect();
+        }
+    }
 }
 
 /// A file system in memory.
@@ -269,6 +296,9 @@ pub struct RunSpec {
     /// The author of commits made inside.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub git_identity: Option<GitIdentity>,
+    /// The repository of the workspace, where that is a linked worktree or a submodule.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub git_directory: Option<Box<GitDirectory>>,
     /// Rules on commands that are started in the running sandbox.
     #[serde(skip_serializing_if = "CommandPolicy::is_default", default)]
     pub commands: CommandPolicy,

@@ -58,15 +58,36 @@ const MAX_BYTES: usize = 1 << 20;
 /// The last `user.name` and `user.email` of a configuration file, as git reads them. Whatever else is in the file, and
 /// what is not understood, is passed over; no file that it includes is read.
 pub fn git_identity_in(text: &[u8]) -> (Option<String>, Option<String>) {
-    let text = String::from_utf8_lossy(text.get(..MAX_BYTES).unwrap_or(text));
     let (mut name, mut email) = (None, None);
-    let mut is_user = false;
+    each_value_of("user", text, |key, value| match key {
+        "name" => name = Some(value),
+        "email" => email = Some(value),
+        _ => {}
+    });
+    (name, email)
+}
+
+/// The last `core.worktree` of a repository's configuration, in the same way.
+pub fn git_work_tree_in(text: &[u8]) -> Option<String> {
+    let mut work_tree = None;
+    each_value_of("core", text, |key, value| {
+        if key == "worktree" {
+            work_tree = Some(value);
+        }
+    });
+    work_tree
+}
+
+/// Calls `found` with each key, in lower case, and value of a section without a name of its own.
+fn each_value_of(wanted: &str, text: &[u8], mut found: impl FnMut(&str, String)) {
+    let text = String::from_utf8_lossy(text.get(..MAX_BYTES).unwrap_or(text));
+    let mut is_wanted = false;
     let mut lines = text.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
     while let Some(line) = lines.next() {
         let mut line = line.trim_start_matches([' ', '\t']);
         if let Some((header, rest)) = line.strip_prefix('[').and_then(|line| line.split_once(']')) {
-            is_user =
-                section(header).is_some_and(|(name, below)| name == "user" && below.is_none());
+            is_wanted =
+                section(header).is_some_and(|(name, below)| name == wanted && below.is_none());
             line = rest.trim_start_matches([' ', '\t']); // a value may stand in the same line
         }
         if line.starts_with(['#', ';']) {
@@ -76,13 +97,10 @@ pub fn git_identity_in(text: &[u8]) -> (Option<String>, Option<String>) {
             Some((key, value)) => (key, unquoted(value, &mut lines)),
             None => continue,
         };
-        match key.trim_matches([' ', '\t']).to_ascii_lowercase().as_str() {
-            "name" if is_user => name = Some(value),
-            "email" if is_user => email = Some(value),
-            _ => {}
+        if is_wanted {
+            found(&key.trim_matches([' ', '\t']).to_ascii_lowercase(), value);
         }
     }
-    (name, email)
 }
 
 /// A value without its quotes, escapes and comment. A backslash at the end of a line continues it in the next one.
@@ -186,7 +204,20 @@ fn is_word(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{git_identity_in, is_harmless};
+    use super::{git_identity_in, git_work_tree_in, is_harmless};
+
+    #[test]
+    fn the_work_tree_is_the_last_one_of_the_plain_section() {
+        let found = |text: &str| git_work_tree_in(text.as_bytes());
+        let submodule =
+            "[core]\n\tbare = false\n\tworktree = ../../../sub\n[remote \"origin\"]\n\turl = x\n";
+        assert_eq!(found(submodule).as_deref(), Some("../../../sub"));
+        let twice = "[core] worktree = \"a b\"\n[CORE]\nWorkTree = \"/c\\\\d\" # e\n";
+        assert_eq!(found(twice).as_deref(), Some("/c\\d"));
+        for other in ["[core \"x\"]\nworktree = a\n", "[user]\nworktree = a\n", "# [core]\n"] {
+            assert_eq!(found(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn the_author_is_found_among_whatever_else_there_is() {

@@ -39,7 +39,7 @@ mod select;
 pub use apply::recover_all;
 pub use apply::{
     Applied, ApplyError, Clashing, Conflict, Draft, LeftStep, OnConflict, RecoverError, Recovery,
-    Todo, TreeDraft, apply, apply_at_end, is_git_index, note_reviewed, settle,
+    Todo, TreeDraft, apply, apply_at_end, note_reviewed, settle,
 };
 pub use autorun_scan::WrittenTree;
 pub(crate) use baseline::{BASE, capture};
@@ -47,7 +47,7 @@ pub use baseline::{BaselineError, keep_baseline};
 pub use change::{AutorunMark, Change, Changes, Facts, HowFar, Kind, What, Withheld};
 pub use changed_paths::capture_live;
 pub use discard::{DiscardError, discard};
-pub use git_config::git_identity_in;
+pub use git_config::{git_identity_in, git_work_tree_in};
 pub use lookup::{FileVersion, find_file, find_file_in_layers};
 pub use merge::Clash;
 pub use open::{OpenTree, Review, ReviewError, read_small};

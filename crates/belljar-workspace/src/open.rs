@@ -1,10 +1,13 @@
 //! Opens the trees of a run that can be reviewed.
 
+use std::cell::OnceCell;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use belljar_spec::autorun::GitMarks;
 use belljar_spec::{LayeredTree, OsText, RunId};
 use belljar_tree::{Dir, FinalLink, OpenDirError};
 use rustix::fs::{Mode, OFlags};
@@ -82,6 +85,8 @@ pub struct OpenTree {
     pub note: LayeredTree,
     lower: Dir,
     upper: Dir,
+    /// Looked for once: some ask it for every change.
+    is_git_directory: OnceCell<bool>,
 }
 
 impl OpenTree {
@@ -104,18 +109,39 @@ impl OpenTree {
         if (found.device, found.inode) != (note.device, note.inode) {
             return Err(ReviewError::Exchanged { path });
         }
-        Ok(Self { note, lower, upper })
+        Ok(Self { note, lower, upper, is_git_directory: OnceCell::new() })
     }
 
     #[cfg(test)]
     pub(super) fn of(note: LayeredTree, lower: Dir, upper: Dir) -> Self {
-        Self { note, lower, upper }
+        Self { note, lower, upper, is_git_directory: OnceCell::new() }
     }
 
     /// Whether either side has anything at a path, be it only the mark of something removed.
     pub fn knows(&self, path: &Path) -> bool {
         let is_there = |root: &Dir| root.stat(path).is_ok();
         path.as_os_str().is_empty() || is_there(self.lower()) || is_there(self.upper())
+    }
+
+    /// Whether the tree is the git directory of a repository, whose work tree is elsewhere.
+    pub fn is_git_directory(&self) -> bool {
+        *self.is_git_directory.get_or_init(|| self.has_git_directory(Path::new("")))
+    }
+
+    /// Whether git takes a directory of the real tree for one of its own.
+    fn has_git_directory(&self, directory: &Path) -> bool {
+        let is_there = |name: &&&str| self.lower.stat(directory.join(name)).is_ok();
+        let names = GitMarks::NAMES.iter().filter(is_there).map(|name| OsStr::new(*name));
+        GitMarks::of(names).is_git_directory()
+    }
+
+    /// What is staged in a repository, with a memory of what its files looked like.
+    pub fn is_git_index(&self, path: &OsText) -> bool {
+        let path = path.as_path();
+        let is_index = path.file_name().is_some_and(|name| name == "index");
+        is_index
+            && (path.ends_with(".git/index")
+                || path.parent().is_some_and(|parent| self.has_git_directory(parent)))
     }
 
     /// The real tree.

@@ -82,8 +82,12 @@ fn hold(tree: &OpenTree, change: &Change) -> Option<Withheld> {
             return unless_named("it is larger than 1 GiB");
         }
     }
+    let is_in = |other: &OsText| change.path.as_path().starts_with(other.as_path());
     match &change.autorun {
         Some(AutorunMark { class: Class::Control, why }) => unless_named(why),
+        _ if tree.note.other_worktrees.iter().any(is_in) => {
+            unless_named("it is about another worktree of the repository")
+        }
         Some(AutorunMark { class: Class::Project, .. }) | None => None,
     }
 }

@@ -94,7 +94,7 @@ pub(super) fn plan(
         allow_source: spec.allow_source.clone(),
         hidden: planning::hidden(spec),
         allow_control: planning::allow_control(spec),
-        shielded: spec.manifest.iter().cloned().collect(),
+        shielded: planning::shielded(spec),
         limits: spec.limits.clone(),
         cgroup: capabilities.cgroup,
         rlimits,
@@ -127,6 +127,11 @@ fn host_uid(capabilities: &Capabilities, engine: &EngineFacts) -> HostUid {
 /// is refused, and why.
 fn refuse_what_is_not_sent(spec: &RunSpec) -> Result<(), (String, &'static str)> {
     let mounted = spec.mounts.iter().map(|mount| &mount.source).chain(&spec.tools).next();
+    if let Some(git) = &spec.git_directory {
+        let why = "the engine is on another machine, which does not have it; \
+                   to run without git's data: -c sandbox.git=off";
+        return Err((format!("the workspace's repository {}", git.path), why));
+    }
     if let Some(source) = mounted {
         let why = "the engine is on another machine, which does not have it; \
                    copy it with belljar cp, or into the workspace";

@@ -8,6 +8,7 @@ pub(crate) mod files;
 mod find;
 mod flags;
 mod git_identity;
+mod git_link;
 pub(crate) mod host;
 mod login_settings;
 mod manifest;
@@ -31,10 +32,12 @@ use belljar_spec::{
 pub use agent::read_prompt_file;
 pub use files::ReadError;
 pub use flags::{FLAGS, Flag, FlagError, GivenFlags, Override};
+pub use git_link::GitLinkError;
 pub(crate) use secret::refuse_planned;
 pub use secret::{SecretError, secret_values};
 
 use files::DecisionReader;
+use git_link::GitLink;
 use trust::{TrustError, TrustState, read_trusted};
 
 use belljar_record::home::Home;
@@ -118,6 +121,8 @@ pub struct Loaded {
     pub settings: Settings,
     pub manifest: Option<PathBuf>,
     pub warnings: Vec<String>,
+    /// What a person at a terminal should know; it would only repeat itself in a log.
+    pub advice: Vec<String>,
     /// What the agent's preset added, one line each; empty without an agent.
     pub agent: Vec<String>,
     /// Why the work of its agent would be in vain; `run` does not start it, except with `--yes`.
@@ -178,6 +183,8 @@ pub enum ConfigError {
     Trust(#[from] TrustError),
     #[error(transparent)]
     Resolve(#[from] ResolveError),
+    #[error(transparent)]
+    GitLink(#[from] GitLinkError),
     #[error(transparent)]
     Secret(#[from] SecretError),
     #[error("{key}: {why}")]
@@ -247,7 +254,7 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
     let agent = agent::prepare(&mut settings, &inputs)?;
     warnings.extend(agent.warnings);
     let directory = manifest.as_deref().and_then(Path::parent).unwrap_or(&invocation.cwd);
-    let request = Request {
+    let mut request = Request {
         command: invocation.command.clone(),
         stdin: invocation.stdin,
         terminal: invocation.terminal,
@@ -262,6 +269,7 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
         reach: invocation.reach,
         agent: agent.agent,
         untrusted_tree: accepted.untrusted_tree.clone(),
+        git_directory: None, // looked for where the workspace is known
     };
     refuse_unsupported(&settings)?;
     if !invocation.command.is_agent() {
@@ -272,6 +280,20 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
         facts.git_identity = git_identity::of_user(&invocation.env);
     }
     let mut spec = resolve(&settings, &request, &facts)?;
+    match git_link::find(&settings, &spec, &reader, home)? {
+        GitLink::None => {}
+        GitLink::Found(found) => {
+            let path = found.directory.path.clone();
+            request.git_directory = Some(*found);
+            match resolve(&settings, &request, &facts) {
+                Ok(with_git) => spec = with_git,
+                Err(error) => {
+                    warnings.push(git_link::warning(&format!("{path} cannot be mounted: {error}")))
+                }
+            }
+        }
+        GitLink::NotMounted(why) => warnings.push(git_link::warning(&why)),
+    }
     if let Some(command) = agent::terminal_command(&spec) {
         spec.command = command;
     }
@@ -280,7 +302,7 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
     for name in passed_but_missing(invocation) {
         warnings.push(format!("-e {name}: not set on the host, so it is not set in the sandbox"));
     }
-    warnings.extend(dotenv::warning(&spec));
+    let advice = dotenv::warning(&spec).into_iter().collect();
     let mut obstacles: Vec<String> = agent.unwritten.into_iter().collect();
     match &spec.agent {
         Some(work) if !work.repeat.is_once() => obstacles.extend(agent.no_login),
@@ -289,7 +311,7 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
     }
     obstacles.extend(leftover_file(&spec));
     let (retention, agent) = (spec.retention, agent.lines);
-    Ok(Loaded { retention, spec, settings, manifest, warnings, agent, obstacles })
+    Ok(Loaded { retention, spec, settings, manifest, warnings, advice, agent, obstacles })
 }
 
 /// The file of `until`, if an earlier run left it in the workspace.

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use belljar_spec::manifest::RootfsSetting;
-use belljar_spec::{Located, Manifest, OsText, Purpose, RunId, Widening, paths};
+use belljar_spec::{GitDirectory, Located, Manifest, OsText, Purpose, RunId, Widening, paths};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
@@ -192,7 +192,12 @@ pub fn examine_file(path: &Path, home: &Home) -> Result<Examined, ConfigError> {
     let file = reader.read(&absolute, None)?.ok_or_else(|| TrustError::NoFile(path.to_owned()))?;
     let hash = hash_of_file(&file.content);
     let standing = Store::open(home)?.standing(&file.path.as_path().into(), &hash);
-    let what = "its content is passed to the run".to_owned();
+    let what = match file.path.file_name() {
+        Some(name) if name == super::git_link::LINK => {
+            "the repository that it names is mounted with its directory".to_owned()
+        }
+        _ => "its content is passed to the run".to_owned(),
+    };
     let key = OsText::from(file.path.as_path()).to_string();
     Ok(Examined { path: file.path, hash, standing, widenings: vec![Widening { key, what }] })
 }
@@ -213,7 +218,7 @@ pub(crate) fn read_trusted(
     }
 }
 
-fn hash_of_file(content: &[u8]) -> String {
+pub(super) fn hash_of_file(content: &[u8]) -> String {
     let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
     hasher.update(&(content.len() as u64).to_le_bytes());
     hasher.update(content);
@@ -242,6 +247,15 @@ pub(crate) fn trust_written(
     let reader = open_reader(home)?;
     let hash = content_of(&manifest, user_home, &reader, known)?.hash;
     Ok(change(home, |store| store.set(path.into(), hash))?)
+}
+
+/// Keeps in mind which repository the workspace's `.git` file names, before a run can write that file: from then on
+/// another content is not trusted.
+pub(crate) fn trust_git_link(git: &GitDirectory, home: &Home) -> Result<(), TrustError> {
+    if Store::open(home)?.standing(&git.link, &git.link_hash) == TrustState::Trusted {
+        return Ok(());
+    }
+    change(home, |store| store.set(git.link.clone(), git.link_hash.clone()))
 }
 
 /// Removes a manifest from the store; returns its state before.

@@ -47,7 +47,7 @@ pub(super) fn on_host() -> LaunchError {
 }
 
 fn needs(needs: String) -> LaunchError {
-    LaunchError::Conflict { option: "permissions = \"bypass\"".to_owned(), needs }
+    LaunchError::Needs { option: "permissions = \"bypass\"".to_owned(), needs }
 }
 
 /// A login inside is a credential inside.

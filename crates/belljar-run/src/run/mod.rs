@@ -163,7 +163,9 @@ pub enum LaunchError {
     #[error("there is no value for the secret {env}")]
     NoValue { env: String },
     #[error("{option} needs {needs}")]
-    Conflict { option: String, needs: String },
+    Needs { option: String, needs: String },
+    #[error("{option} cannot be used with {other}: {why}")]
+    Conflict { option: String, other: String, why: String },
 }
 
 /// Notes that a file or tree was copied out of a run: nothing in it decides about a run before it is trusted.

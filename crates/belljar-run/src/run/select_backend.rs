@@ -347,7 +347,7 @@ fn plan_on(
         .image(spec, images)
         .map_err(|reason| LaunchError::Image { backend: name, reason })?;
     if keep == Keep::UntilStopped && !name.features().has_boundary() {
-        return Err(LaunchError::Conflict {
+        return Err(LaunchError::Needs {
             option: "--keep".to_owned(),
             needs: "a boundary; the host backend has none".to_owned(),
         });
@@ -420,6 +420,7 @@ fn is_the_backends(error: &LaunchError, backend: BackendName) -> bool {
         | LaunchError::NoValue { .. }
         | LaunchError::SecretInside { .. }
         | LaunchError::SecretVisible(_)
+        | LaunchError::Needs { .. }
         | LaunchError::Conflict { .. } => false,
     }
 }

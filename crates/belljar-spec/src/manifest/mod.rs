@@ -28,8 +28,8 @@ pub use sandbox::{
     TmpfsEntry, VariableName, Variables, Workspace,
 };
 pub use scalars::{
-    AgentKind, Auth, CommandMode, Limit, OutputFormat, Permissions, Pull, SessionMode, Usd,
-    WorkspaceMode,
+    AgentKind, Auth, CommandMode, GitMode, Limit, OutputFormat, Permissions, Pull, SessionMode,
+    Usd, WorkspaceMode,
 };
 pub use value::{Added, HostPath};
 

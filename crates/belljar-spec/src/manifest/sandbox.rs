@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value as Json, json};
 
 use super::node::{Data, Node, Problem};
-use super::scalars::{Pull, WorkspaceMode};
+use super::scalars::{GitMode, Pull, WorkspaceMode};
 use super::table::{section, table};
 use super::value::{Added, Base, HostPath, Merge, Value};
 use crate::backends::{BackendChoice, BackendName};
@@ -55,6 +55,8 @@ section! {
         trace_denied: Option<bool>,
         /// The shell of the user inside, by its absolute path; bash by default, where the sandbox has it.
         shell: Option<ShellPath>,
+        /// Whether the repository of a linked worktree or a submodule is mounted with it: `auto` or `off`.
+        git: Option<GitMode>,
         /// The author of commits made inside: `true` for the name and address in your own git configuration, `false`
         /// for none, or a table with both.
         git_identity: Option<GitIdentitySetting>,

@@ -283,6 +283,7 @@ named_values! {
     MountMode: MountMode::ALL;
     WorkspaceMode: WorkspaceMode::ALL;
     Pull: Pull::ALL;
+    GitMode: GitMode::ALL;
     AgentKind: AgentKind::ALL;
     OutputFormat: OutputFormat::ALL;
     Permissions: Permissions::ALL;
@@ -338,6 +339,12 @@ named_enums! {
     }
     /// When an image is fetched.
     Pull ("pull policy") { Always = "always", Missing = "missing", Never = "never", }
+    /// Whether the repository of a workspace whose `.git` is a file is mounted.
+    GitMode ("git mode") {
+        /// Where the `.git` file and the repository name each other.
+        Auto = "auto",
+        Off = "off",
+    }
     /// Which agent a run without a command runs.
     AgentKind ("agent") { Claude = "claude", Codex = "codex", Gemini = "gemini", Command = "command", }
     /// Whose output a command of the kind `command` prints.

@@ -47,6 +47,16 @@ fn a_new_list_replaces_everything_and_an_empty_one_closes_all() {
 }
 
 #[test]
+fn localhost_is_added_only_where_the_run_began_with_it() {
+    let (mut start, list) = start(&["a.example"]);
+    let refused = list.changed(&allow(&["localhost:5432"]), &start).unwrap_err().to_string();
+    assert!(refused.contains("[[route]]"), "{refused}");
+    assert!(list.changed(&set(&["localhost"]), &start).is_err());
+    start.egress.allow_private.push("localhost:5432".to_owned());
+    assert!(list.changed(&allow(&["localhost:5432"]), &start).is_ok());
+}
+
+#[test]
 fn what_was_closed_is_opened_again_and_nothing_more() {
     let (start, list) = start(&["a.example"]);
     let closed = list.changed(&set(&[]), &start).unwrap();

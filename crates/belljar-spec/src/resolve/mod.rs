@@ -3,6 +3,7 @@
 mod agent;
 mod commands;
 mod environment;
+mod git;
 mod network;
 mod policy;
 mod targets;
@@ -12,6 +13,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 pub use agent::{FoundAgent, MAX_PROMPT, check_prompt};
+pub use git::{FoundGitDirectory, LinkForm};
 
 use crate::backends::{BackendChoice, BackendName};
 use crate::ceiling::BeyondCeiling;
@@ -101,6 +103,8 @@ pub struct Request {
     pub agent: Option<FoundAgent>,
     /// The tree of an untrusted manifest.
     pub untrusted_tree: Option<OsText>,
+    /// The repository of the workspace, where its `.git` is a file.
+    pub git_directory: Option<FoundGitDirectory>,
 }
 
 impl Request {
@@ -118,6 +122,7 @@ impl Request {
             reach: Reach::Listed,
             agent: None,
             untrusted_tree: None,
+            git_directory: None,
         }
     }
 }
@@ -176,7 +181,8 @@ pub fn resolve(
     let terminal_agent = agent::in_terminal(settings, request)?;
     let workspace = workspace(settings, request, agent.is_some() || terminal_agent.is_some())?;
     agent::check_until(agent.as_deref(), workspace.as_ref())?;
-    let mounts = mounts(settings)?;
+    let mut mounts = mounts(settings)?;
+    mounts.extend(git::mount(settings, request, workspace.as_ref())?);
     let tmpfs = tmpfs(settings)?;
     let tools: Vec<OsText> =
         sandbox.tools.iter().flat_map(|tools| &tools.0).map(|tool| tool.0.clone()).collect();
@@ -233,6 +239,7 @@ pub fn resolve(
         terminal_agent,
         shell: sandbox.shell.as_ref().map(|shell| shell.0.clone()),
         git_identity: git_identity(settings, host),
+        git_directory: git::directory(request),
         untrusted_tree: request.untrusted_tree.clone(),
         commands: commands::policy(settings)?,
         rootfs,
@@ -344,7 +351,7 @@ fn workspace(
         ceiling.check_source(settings, "sandbox.workspace.path", source.as_path())?;
     }
     let target = match &wanted.target {
-        None => OsText::from(WORKSPACE_INSIDE),
+        None => git::workspace_target(request).unwrap_or_else(|| WORKSPACE_INSIDE.into()),
         Some(target) if target.as_bytes() == SAME => source.clone(),
         Some(target) => targets::absolute("sandbox.workspace.target", target)?,
     };
@@ -414,7 +421,8 @@ fn git_identity(settings: &Settings, host: &HostFacts) -> Option<GitIdentity> {
     }
 }
 
-fn retention(settings: &Settings) -> Retention {
+/// How much of stopped runs is retained.
+pub fn retention(settings: &Settings) -> Retention {
     let wanted = &settings.values.retention;
     let built_in = Retention::default();
     Retention {

@@ -23,7 +23,9 @@ fn wrong(key: impl Into<String>, why: impl Into<String>) -> ResolveError {
 }
 
 pub(super) fn rules(settings: &Settings) -> Result<Vec<String>, ResolveError> {
-    parsed_rules("network.allow", &settings.values.network.allow)
+    let rules = parsed_rules("network.allow", &settings.values.network.allow)?;
+    refuse_localhost(settings, &rules)?;
+    Ok(rules)
 }
 
 /// What the set-up reaches. Its TLS is never opened: the proxy would have to answer for hosts with the run's authority
@@ -53,6 +55,23 @@ fn parsed_rules(key: &str, rules: &Option<Vec<String>>) -> Result<Vec<String>, R
     }
     let rule = |text: &String| HostRule::parse(text).map(|rule| rule.to_string());
     rules.iter().map(rule).collect::<Result<_, _>>().map_err(|why| wrong(key, why))
+}
+
+/// Unless it says which requests are allowed at a private host and port.
+fn refuse_localhost(settings: &Settings, rules: &[String]) -> Result<(), ResolveError> {
+    let private = settings.values.network.allow_private.iter().flatten();
+    let private: Vec<(Host, Option<u16>)> =
+        private.flat_map(|text| parse_authority(text.as_bytes())).collect();
+    let rules = rules.iter().flat_map(|text| HostRule::parse(text));
+    let mut others = rules.filter(|rule| {
+        !private
+            .iter()
+            .any(|(host, port)| rule.is_about(host) && port.is_some_and(|port| rule.has_port(port)))
+    });
+    match others.find_map(|rule| rule.localhost_reason()) {
+        Some(why) => Err(wrong("network.allow", why)),
+        None => Ok(()),
+    }
 }
 
 pub(super) fn allows_everything(settings: &Settings) -> bool {

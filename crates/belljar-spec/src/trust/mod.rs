@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use crate::backends::{BackendChoice, BackendName};
 use crate::manifest::value::{Base, Field};
 use crate::manifest::{
-    Added, AgentKind, CommandMode, GitIdentitySetting, HostPath, Manifest, Pull, RootfsSetting,
-    Sandbox, WorkspaceMode,
+    Added, AgentKind, CommandMode, GitIdentitySetting, GitMode, HostPath, Manifest, Pull,
+    RootfsSetting, Sandbox, WorkspaceMode,
 };
 use crate::paths;
 use crate::runspec::MountMode;
@@ -370,6 +370,10 @@ impl Finder<'_> {
         if identity(written) && lower.git_identity.is_some() && !identity(lower) {
             let what = "lets the run read the name and address of your git configuration";
             found.push(("sandbox.git_identity".to_owned(), what.to_owned()));
+        }
+        if written.git == Some(GitMode::Auto) && lower.git == Some(GitMode::Off) {
+            let what = "mounts the repository that the workspace's .git file names";
+            found.push(("sandbox.git".to_owned(), what.to_owned()));
         }
         found.into_iter().for_each(|(key, what)| self.add(key, what));
     }

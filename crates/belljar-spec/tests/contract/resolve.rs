@@ -8,8 +8,9 @@ use crate::common::{Given, host, request};
 use belljar_spec::env_file::EnvLine;
 use belljar_spec::manifest::OutputFormat;
 use belljar_spec::{
-    Clause, DecidedBy, GitIdentity, HostFacts, ImageDefaults, MainCommand, Manifest, Mount,
-    MountMode, OsText, ResolveError, Rootfs, RunSpec, Screen, Terminal, User, resolve,
+    Clause, DecidedBy, FoundGitDirectory, GitDirectory, GitIdentity, HostFacts, ImageDefaults,
+    LinkForm, MainCommand, Manifest, Mount, MountMode, OsText, Request, ResolveError, Rootfs,
+    RunSpec, Screen, Terminal, User, resolve,
 };
 
 fn run(manifest: &str) -> Result<RunSpec, ResolveError> {
@@ -296,6 +297,54 @@ fn paths_that_are_not_utf8_go_through() {
     assert_eq!(spec.manifest.as_ref().unwrap().as_bytes(), b"/proj/\xff/belljar.toml");
     let json = serde_json::to_string(&spec).unwrap();
     assert_eq!(serde_json::from_str::<RunSpec>(&json).unwrap(), spec);
+}
+
+#[test]
+fn a_repository_elsewhere_goes_with_its_workspace() {
+    let directory = GitDirectory {
+        link: "/proj/p/.git".into(),
+        link_hash: "h".into(),
+        path: "/srv/repo/.git".into(),
+        others: vec!["/srv/repo/.git/worktrees/q".into()],
+    };
+    let found = |link| FoundGitDirectory {
+        directory: directory.clone(),
+        target: "/repo/.git".into(),
+        workspace_target: "/proj/p".into(),
+        link,
+    };
+    let with = |text: &str, ceiling: Option<&str>, link| {
+        let settings = Given { manifest: text, ceiling, ..Given::default() }.settings();
+        let request = Request { git_directory: Some(found(link)), ..request() };
+        resolve(&settings, &request, &host())
+    };
+    for mode in ["ro", "rw", "overlay"] {
+        let text = format!("[sandbox]\nworkspace.mode = '{mode}'\n");
+        let spec = with(&text, None, LinkForm::Relative).unwrap();
+        let workspace = spec.workspace.as_ref().unwrap();
+        assert_eq!((workspace.mode.name(), &workspace.target), (mode, &"/proj/p".into()));
+        assert_eq!(spec.workdir, workspace.target);
+        let [mount] = spec.mounts.as_slice() else { panic!("{:?}", spec.mounts) };
+        assert_eq!((&mount.source, &mount.target), (&directory.path, &"/repo/.git".into()));
+        assert_eq!(mount.mode, workspace.mode);
+        assert_eq!(spec.git_directory.as_deref(), Some(&directory));
+        let json = serde_json::to_string(&spec).unwrap();
+        assert_eq!(serde_json::from_str::<RunSpec>(&json).unwrap(), spec);
+    }
+    let elsewhere = "[sandbox]\nworkspace.target = '/w'\n";
+    let spec = with(elsewhere, None, LinkForm::Absolute).unwrap();
+    assert_eq!(spec.workspace.unwrap().target, "/w".into());
+    let refused = with(elsewhere, None, LinkForm::Relative).unwrap_err().to_string();
+    assert!(refused.contains("relative path"), "{refused}");
+    let ceiling = "mounts = ['/proj']\n";
+    let refused = with("", Some(ceiling), LinkForm::Absolute).unwrap_err().to_string();
+    assert!(refused.contains("sandbox.git") && refused.contains("/srv/repo/.git"), "{refused}");
+    let without = Given { ceiling: Some(ceiling), ..Given::default() }.resolve().unwrap();
+    assert_eq!(without.workspace.unwrap().target, "/workspace".into());
+    let reserved =
+        FoundGitDirectory { target: "/usr/src/.git".into(), ..found(LinkForm::Absolute) };
+    let request = Request { git_directory: Some(reserved), ..request() };
+    assert!(resolve(&Given::default().settings(), &request, &host()).is_err());
 }
 
 #[test]

@@ -23,6 +23,25 @@ fn nothing_said_is_no_way_out() {
 }
 
 #[test]
+fn localhost_opens_nothing_and_is_refused() {
+    let allowed = |rule: &str| format!("[network]\nallow = ['{rule}']\n");
+    for rule in
+        ["localhost:8080", "localhost", "a.localhost:8080", "*.localhost", "GET LocalHost:1/x"]
+    {
+        let why = refused(&allowed(rule));
+        assert!(why.contains("the sandbox's own loopback") && why.contains("[[route]]"), "{why}");
+    }
+    assert!(refused(&allowed("localhost:8080")).contains("to = \"tcp://127.0.0.1:8080\""));
+    for rule in ["127.0.0.1:8080", "localhost.example", "notlocalhost", "*.example"] {
+        assert!(run(&allowed(rule)).is_ok(), "{rule}");
+    }
+    let private = "allow_private = ['localhost:8080']\n";
+    let both = |rule: &str| run(&format!("{}{private}", allowed(rule)));
+    assert!(both("GET localhost:8080/v1").is_ok(), "it limits what is allowed there");
+    assert!(both("localhost:8081").is_err());
+}
+
+#[test]
 fn a_secret_is_normalised_and_needs_a_way_to_its_host() {
     let allowed = format!("[network]\nallow = ['api.example']\n{SECRET}");
     let spec = run(&allowed).unwrap();

@@ -424,6 +424,16 @@ fn an_account_is_not_spent_again_and_again() {
 }
 
 #[test]
+fn a_repository_that_the_operator_left_out_stays_out() {
+    let over = |operators: &str, text: &str| keys_over(operators, text, Purpose::Command);
+    let (auto, off) = ("[sandbox]\ngit = 'auto'\n", "[sandbox]\ngit = 'off'\n");
+    assert_eq!(over(off, auto), ["sandbox.git"]);
+    for (operators, text) in [("", auto), (auto, auto), (auto, off), (off, off)] {
+        assert_eq!(over(operators, text), [""; 0], "{operators} {text}");
+    }
+}
+
+#[test]
 fn the_name_in_git_is_not_taken_back_from_an_operator_who_withheld_it() {
     let wants = "[sandbox]\ngit_identity = true\n";
     let over = |operators: &str, text: &str| keys_over(operators, text, Purpose::Command);

@@ -165,11 +165,6 @@ impl Draft {
     }
 }
 
-/// What is staged in a repository, with a memory of what its files looked like.
-pub fn is_git_index(path: &OsText) -> bool {
-    path.as_path().ends_with(".git/index")
-}
-
 impl TreeDraft {
     fn make(
         tree: OpenTree,
@@ -192,7 +187,7 @@ impl TreeDraft {
                 Decision::Do(todo) => draft.todo.push(*todo),
                 Decision::Stays => draft.stays.push(change.path),
                 // Every look of git's at a tree writes it anew, and git can make it again.
-                Decision::Conflict(_) if is_git_index(&change.path) => {
+                Decision::Conflict(_) if draft.tree.is_git_index(&change.path) => {
                     draft.stays.push(change.path);
                 }
                 Decision::Conflict(conflict) => draft.conflicts.push(conflict),

@@ -31,7 +31,7 @@ use rustix::io::Errno;
 
 pub use at_end::apply_at_end;
 pub use conflict::{Clashing, Conflict};
-pub use draft::{Draft, OnConflict, Todo, TreeDraft, is_git_index};
+pub use draft::{Draft, OnConflict, Todo, TreeDraft};
 pub(crate) use journal::ApplyLock;
 pub(crate) use recover::recover;
 pub use recover::recover_all;

@@ -84,7 +84,7 @@ pub(crate) struct AttachArgs {
     /// Do not pass standard input
     #[arg(short = 'n', long)]
     pub(crate) no_stdin: bool,
-    /// The run: its name, its id, or the start or end of its id [default: the newest run]
+    /// The run: its name, its id, or the start or end of its id [default: the newest live run]
     #[arg(value_name = "RUN")]
     pub(crate) run: Option<String>,
 }

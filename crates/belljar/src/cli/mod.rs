@@ -55,7 +55,7 @@ pub(crate) use setup::{PrintedFile, SetupArgs};
     after_help = "Examples:\n  \
         belljar run make test               with this directory, and nothing else\n  \
         belljar run -v ~/data:/data ls /data    with a read-only mount\n  \
-        belljar run -m 2g --timeout 10m ./build.sh\n  \
+        belljar run --timeout 10m ./build.sh    with a limit on its time\n  \
         belljar run --dry-run true          print the plan and its guarantees\n  \
         belljar run --keep --name web       then: belljar exec web ls\n  \
         belljar run --allow-host pypi.org pip download six   allow one host\n  \

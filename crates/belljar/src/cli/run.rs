@@ -15,7 +15,7 @@ use super::settings::SettingArgs;
 #[command(
     before_help = "Examples:\n  \
         belljar run make test\n  \
-        belljar run -v ~/data:/data -m 2g --timeout 10m ./build.sh\n  \
+        belljar run -v ~/data:/data --timeout 10m ./build.sh\n  \
         belljar run -d --name nightly ./long.sh\n  \
         belljar run --allow-host pypi.org --allow-host files.pythonhosted.org \\\n    \
           pip install -r requirements.txt\n  \

@@ -3,7 +3,7 @@
 use belljar::home::Home;
 use belljar::spec::Hint;
 use belljar::spec::hint::{DOCKER_COMMANDS, DOCKER_FLAGS, EXEC_USER};
-use belljar::store::{self, RunInfo};
+use belljar::store::{self, RunInfo, Which};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::report;
@@ -66,9 +66,20 @@ pub(crate) fn print(error: &clap::Error) {
     }
 }
 
-/// Names the newest run, and the command with it. Creates nothing.
+/// Commands that work on live runs alone.
+const FOR_LIVE_RUNS: &[&str] =
+    &["attach", "checkpoint", "cp", "exec", "network", "port", "renew", "shell", "stop"];
+
+/// Names the newest run that the command can be about, and the command with it. Creates nothing.
 fn newest_hint(verb: &str, rest: &str) -> Option<String> {
     let newest = newest_run()?;
+    let newest = match FOR_LIVE_RUNS.contains(&verb) {
+        true => match newest_live_run() {
+            Some(live) => live,
+            None => return Some(Hint::NoLiveRun.to_string()),
+        },
+        false => newest,
+    };
     let shown = newest.id.tail();
     let name = newest.name.as_deref().map(|name| belljar::spec::text::escape(name.as_bytes()));
     let name = name.map(|name| format!(", \"{name}\"")).unwrap_or_default();
@@ -85,6 +96,12 @@ fn newest_hint(verb: &str, rest: &str) -> Option<String> {
 pub(crate) fn newest_run() -> Option<RunInfo> {
     let home = Home::open_existing(&crate::commands::environment())?.ok()?;
     store::newest(&home).ok()?
+}
+
+/// The newest run that is live.
+pub(crate) fn newest_live_run() -> Option<RunInfo> {
+    let home = Home::open_existing(&crate::commands::environment())?.ok()?;
+    store::list(&home, Which::Live).ok()?.into_iter().next()
 }
 
 fn text(error: &clap::Error, kind: ContextKind) -> Option<String> {

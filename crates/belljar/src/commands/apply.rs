@@ -130,7 +130,7 @@ fn page(draft: &Draft) -> String {
             let counted = count(&tree.tree, change, &mut budget);
             (change, counted)
         });
-        page.push_str(&changes::page(listed, GitData::Counted, false));
+        page.push_str(&changes::page(&tree.tree, listed, GitData::Counted, false));
         let merged = tree.todo.iter().filter(|todo| todo.merged);
         let merged: Vec<_> =
             merged.map(|todo| (&todo.change, "changed here too: merged")).collect();
@@ -149,7 +149,7 @@ fn page(draft: &Draft) -> String {
             page.push_str(&format!("\n{DIM}not touched:{DIM:#}\n"));
             for path in &tree.stays {
                 page.push_str(&format!("    {path}\n"));
-                if workspace::is_git_index(path) {
+                if tree.tree.is_git_index(path) {
                     page.push_str(&format!("      {DIM}`git reset` brings it up to date{DIM:#}\n"));
                 }
             }

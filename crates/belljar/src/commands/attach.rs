@@ -8,7 +8,7 @@ use belljar::spec::{Stdin, Terminal};
 
 use super::follow::{Followed, Keyboard, Role, follow};
 use super::{
-    CommandResult, alive, exit_code, find_or_newest, in_runtime, open_home, run_file, terminal,
+    CommandResult, exit_code, find_live_or_newest, in_runtime, open_home, run_file, terminal,
 };
 use crate::cli::AttachArgs;
 use crate::report;
@@ -19,8 +19,7 @@ pub(crate) fn run(args: &AttachArgs) -> i32 {
 
 fn act(args: &AttachArgs) -> CommandResult {
     let home = open_home()?;
-    let found = find_or_newest(&home, args.run.as_deref())?;
-    let found = alive(found)?;
+    let found = find_live_or_newest(&home, args.run.as_deref())?;
     let spec = run_file::read(&home, &found.id)?.spec;
     let (streams, keyboard) = match (spec.terminal, spec.stdin) {
         (Terminal::Pty, _) if args.no_stdin => {

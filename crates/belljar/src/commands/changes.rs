@@ -9,7 +9,7 @@ use belljar::spec::autorun;
 use belljar::spec::text::escape;
 use belljar::spec::{AppliedReport, AutorunChange, AutorunFile, OsText, WorkspaceReport};
 use belljar::workspace::unified::Shown;
-use belljar::workspace::{Change, Facts, HowFar, Kind, What};
+use belljar::workspace::{Change, Facts, HowFar, Kind, OpenTree, What};
 
 use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN, folded};
 
@@ -28,14 +28,18 @@ pub(super) enum GitData {
     Listed,
 }
 
-/// The `.git` directory that the path is in, if the path is data that nothing executes.
-pub(super) fn git_data_dir(change: &Change) -> Option<&Path> {
+/// The git directory that the path is in, if the path is data that nothing executes; empty for the tree itself.
+pub(super) fn git_data_dir<'c>(tree: &OpenTree, change: &'c Change) -> Option<&'c Path> {
     if change.autorun.is_some() || change.withheld.is_some() {
         return None;
     }
     // A directory whose entries may execute is listed.
-    if autorun::classify(&change.path.as_path().join("entry")).is_some() {
+    let entry = change.path.as_path().join("entry");
+    if autorun::classify(&entry).is_some() {
         return None;
+    }
+    if tree.is_git_directory() {
+        return autorun::in_git_directory(&entry).is_none().then_some(Path::new(""));
     }
     let above = change.path.as_path().ancestors().skip(1);
     above.filter(|path| path.file_name().is_some_and(|name| name == ".git")).last()
@@ -43,6 +47,7 @@ pub(super) fn git_data_dir(change: &Change) -> Option<&Path> {
 
 /// Lists every change with its line counts, if known; then the sections with warnings.
 pub(super) fn page<'a>(
+    tree: &OpenTree,
     listed: impl Iterator<Item = (&'a Change, Option<Shown>)>,
     gits: GitData,
     cut: bool,
@@ -53,7 +58,7 @@ pub(super) fn page<'a>(
     let mut repositories: BTreeMap<&Path, u64> = BTreeMap::new();
     for (change, shown) in listed {
         sum.add(change, shown.as_ref());
-        match git_data_dir(change).filter(|_| gits == GitData::Counted) {
+        match git_data_dir(tree, change).filter(|_| gits == GitData::Counted) {
             Some(repository) => *repositories.entry(repository).or_default() += 1,
             None => page.push_str(&line(change, shown.as_ref())),
         }
@@ -68,7 +73,10 @@ pub(super) fn page<'a>(
         }
     }
     for (repository, count) in repositories {
-        let name = shortened(&OsText::from(repository), MAX_NAME_LENGTH);
+        let name = match repository.as_os_str().is_empty() {
+            true => ".".to_owned(),
+            false => shortened(&OsText::from(repository), MAX_NAME_LENGTH),
+        };
         let paths = if count == 1 { "1 path" } else { &format!("{count} paths") };
         page.push_str(&format!(
             "  {WARN}M{WARN:#} {name}/  {DIM}{paths} of git's own data{DIM:#}\n"

@@ -59,7 +59,7 @@ fn act(args: &CopyArgs) -> CommandResult {
             report::eprintln(
                 "error: one side must be RUN:/path, the other a path on this host or -",
             );
-            let newest = crate::cli::usage::newest_run();
+            let newest = crate::cli::usage::newest_live_run();
             let run = newest.map_or_else(|| "RUN".to_owned(), |newest| newest.id.tail().to_owned());
             report::hint(Hint::CopyForm { run });
             return Ok(EXIT_USAGE);

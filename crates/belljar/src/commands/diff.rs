@@ -72,7 +72,7 @@ fn act(args: &DiffArgs) -> CommandResult {
     } else if args.patch {
         for (tree, found) in &trees {
             let shown = |change: &&Change| {
-                gits == GitData::Listed || changes::git_data_dir(change).is_none()
+                gits == GitData::Listed || changes::git_data_dir(tree, change).is_none()
             };
             for change in found.changes.iter().filter(shown) {
                 match show_patch(&tree.patch(change)?) {
@@ -96,7 +96,7 @@ fn act(args: &DiffArgs) -> CommandResult {
                 let counted = count(tree, change, &mut budget);
                 (change, counted)
             });
-            page.push_str(&changes::page(listed, gits, found.cut));
+            page.push_str(&changes::page(tree, listed, gits, found.cut));
         }
         if !any {
             page.push_str("no changes\n");

@@ -76,7 +76,7 @@ use std::future::Future;
 
 use belljar::home::{Home, HomeError};
 use belljar::spec::{EXIT_NOT_STARTED, RunId};
-use belljar::store::{self, RunInfo};
+use belljar::store::{self, RunInfo, Which};
 
 use crate::report::{self, WARN};
 
@@ -137,11 +137,23 @@ struct NotAlive {
 #[error("there is no run yet; belljar run COMMAND starts one")]
 struct NoRuns;
 
+#[derive(Debug, thiserror::Error)]
+#[error("no run is live; belljar run -d COMMAND starts one")]
+struct NoLiveRuns;
+
 /// Finds a run for a command that only reads: the newest run if none is named.
 fn find_or_newest(home: &Home, query: Option<&str>) -> Result<RunInfo, Box<dyn Error>> {
     match query {
         Some(query) => Ok(store::find(home, query)?),
         None => Ok(store::newest(home)?.ok_or(NoRuns)?),
+    }
+}
+
+/// Finds a run that must be alive: the newest live one if none is named.
+fn find_live_or_newest(home: &Home, query: Option<&str>) -> Result<RunInfo, Box<dyn Error>> {
+    match query {
+        Some(query) => find_live(home, query),
+        None => Ok(store::list(home, Which::Live)?.into_iter().next().ok_or(NoLiveRuns)?),
     }
 }
 

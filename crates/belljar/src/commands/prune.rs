@@ -7,7 +7,7 @@ use belljar::config::{self, Invocation};
 use belljar::home::Home;
 use belljar::ledger::Ledger;
 use belljar::retention::{self, PruneMode, PruneRules, Removal};
-use belljar::spec::{MainCommand, Retention, RunId};
+use belljar::spec::{self, MainCommand, Retention, RunId};
 use belljar::store::{self, Which};
 use belljar::workspace::is_unreviewed;
 
@@ -116,5 +116,5 @@ fn by_retention(home: &Home, args: &PruneArgs) -> Result<PruneReport, Box<dyn st
 fn retention(home: &Home) -> Result<Retention, Box<dyn std::error::Error>> {
     let cwd = std::env::current_dir()?;
     let invocation = Invocation::new(cwd, environment(), MainCommand::None);
-    Ok(config::load(&invocation, home)?.retention)
+    Ok(spec::resolve::retention(&config::load_settings(&invocation, home)?.settings))
 }

@@ -7,6 +7,7 @@ use belljar::config::{self, ConfigError, Invocation, Loaded};
 use belljar::home::Home;
 use belljar::network;
 use belljar::record::Outcome;
+use belljar::reuse::check_name_is_free;
 use belljar::run::timings::{Phase, mark};
 use belljar::run::{
     Close, Fetch, Images, LaunchError, Observer, Output, Prepared, ReconcileError, Reconciled,
@@ -16,7 +17,7 @@ use belljar::spec::text::escape;
 use belljar::spec::wire::control::Keep;
 use belljar::spec::{
     BackendChoice, BackendName, Clause, DecidedBy, EXIT_NOT_STARTED, Enforcement, ExecFailure,
-    Hint, ImageUse, MainCommand, Posture, Required, RunId, RunSpec, SkippedBackend, Stdin,
+    Hint, ImageUse, MainCommand, Origin, Posture, Required, RunId, RunSpec, SkippedBackend, Stdin,
     StopReason, Terminal,
 };
 
@@ -106,11 +107,11 @@ fn check_usage(args: &RunArgs, invocation: &Invocation) -> Result<(), NotStarted
     if args.json && args.keeps() && !args.is_detached() && !args.dry_run {
         let needs = "-d: the output of a kept sandbox is not captured".to_owned();
         let option = "--json with --keep or --reuse".to_owned();
-        return Err(NotStarted::usage(LaunchError::Conflict { option, needs }));
+        return Err(NotStarted::usage(LaunchError::Needs { option, needs }));
     }
     if args.ttl.is_some() && !args.keeps() {
         let (option, needs) = ("--ttl".to_owned(), "--keep or --reuse; see --timeout".to_owned());
-        return Err(NotStarted::usage(LaunchError::Conflict { option, needs }));
+        return Err(NotStarted::usage(LaunchError::Needs { option, needs }));
     }
     if args.timings && (args.keeps() || args.detach) {
         return Err(NotStarted::usage(timings::only_foreground()));
@@ -127,16 +128,22 @@ fn check_terminal(
     if invocation.command != MainCommand::AgentTerminal || args.dry_run {
         return Ok(());
     }
-    let needs = match () {
-        () if args.is_detached() => "a run that is not detached: -d leaves nobody at the terminal",
-        () if args.json => "no --json: what the agent shows on a terminal is no data",
-        () if !stdio.stdin_is_terminal || !stdio.stdout_is_terminal => {
-            "standard input and output to be a terminal; without one, give the agent a prompt: --prompt TEXT"
-        }
-        () => return Ok(()),
-    };
     let option = "an agent on a terminal (-t)".to_owned();
-    Err(NotStarted::usage(LaunchError::Conflict { option, needs: needs.to_owned() }))
+    let conflict = |option: String, other: &str, why: &str| {
+        let (other, why) = (other.to_owned(), why.to_owned());
+        Err(NotStarted::usage(LaunchError::Conflict { option, other, why }))
+    };
+    if args.is_detached() {
+        return conflict(option, "-d", "nobody would be at the terminal");
+    }
+    if args.json {
+        return conflict(option, "--json", "what the agent shows on a terminal is no data");
+    }
+    if !stdio.stdin_is_terminal || !stdio.stdout_is_terminal {
+        let needs = "standard input and output to be a terminal; without one, give the agent a prompt: --prompt TEXT";
+        return Err(NotStarted::usage(LaunchError::Needs { option, needs: needs.to_owned() }));
+    }
+    Ok(())
 }
 
 /// Resolves the run, and prints the warnings.
@@ -148,7 +155,8 @@ fn load(args: &RunArgs, invocation: &Invocation, home: &Home) -> Result<RunSpec,
         return Err(NotStarted::NotReady(NotReady(loaded.obstacles)));
     }
     if !args.quiet {
-        for warning in loaded.warnings.iter().chain(&loaded.obstacles) {
+        let advice = loaded.advice.iter().filter(|_| std::io::stderr().is_terminal());
+        for warning in loaded.warnings.iter().chain(&loaded.obstacles).chain(advice) {
             report::eprintln(&format!("{WARN}warning:{WARN:#} {warning}"));
         }
     }
@@ -158,10 +166,15 @@ fn load(args: &RunArgs, invocation: &Invocation, home: &Home) -> Result<RunSpec,
             report::eprintln(&format!("{DIM}{line}{DIM:#}"));
         }
     }
-    let Loaded { mut spec, .. } = loaded;
+    let Loaded { mut spec, settings, .. } = loaded;
     if args.reuse && spec.name.is_none() {
         let (option, needs) = ("--reuse".to_owned(), "--name NAME".to_owned());
-        return Err(NotStarted::usage(LaunchError::Conflict { option, needs }));
+        return Err(NotStarted::usage(LaunchError::Needs { option, needs }));
+    }
+    // A name of the manifest is that of all runs in its directory.
+    let is_own_name = settings.origin("sandbox.name").is_some_and(Origin::is_of_this_run);
+    if let (Some(name), true) = (&spec.name, is_own_name && !args.reuse && !args.dry_run) {
+        check_name_is_free(home, name).map_err(NotStarted::error)?;
     }
     if spec.backend == BackendChoice::Host && !args.tty {
         spec.terminal = Terminal::None; // the command uses the caller's terminal directly

@@ -16,8 +16,8 @@ pub(super) fn start() {
 pub(super) fn only_foreground() -> LaunchError {
     LaunchError::Conflict {
         option: "--timings".to_owned(),
-        needs: "a command in the foreground: no -d, --keep, --reuse or agent; \
-                their times are in the run's debug.log, with BELLJAR_LOG=debug"
+        other: "-d, --keep, --reuse or an agent".to_owned(),
+        why: "it is about a command in the foreground; their times are in the run's debug.log, with BELLJAR_LOG=debug"
             .to_owned(),
     }
 }

@@ -80,8 +80,8 @@ fn what_makes_no_sense_on_a_terminal_is_refused() {
         (&["--prompt", "x"][..], "agent.prompt (--prompt) is for an agent that belljar drives"),
         (&["--max-iterations", "2"], "loop.max_iterations (--max-iterations) is for an agent"),
         (&["--max-cost-usd", "2"], "loop.max_cost_usd (--max-cost-usd) is for an agent"),
-        (&["-d"], "needs a run that is not detached"),
-        (&["--json"], "needs no --json"),
+        (&["-d"], "an agent on a terminal (-t) cannot be used with -d: nobody"),
+        (&["--json"], "an agent on a terminal (-t) cannot be used with --json: what"),
     ] {
         let (code, screen) = run(words);
         assert!(code == 2 && screen.contains(why), "{words:?}: {code} {screen}");

@@ -389,6 +389,14 @@ cases! {
         assert_eq!(Hint::DefaultBuild.to_string(), "use a default build of belljar on Linux");
         assert!(call(&Lab::me(), &["prove", "--list"], 0).out().lines().count() > 50);
     }
+    NoLiveRun one_is_started {
+        let lab = Lab::me();
+        run(&lab, &["true"], 0);
+        let words = command(&hint(&call(&lab, &["exec", "ls"], 2)));
+        assert_eq!(words, ["run", "--keep", "--name", "NAME"]);
+        follow(&lab, &[], &words, &["--backend", "jail"], 0);
+        call(&lab, &["stop", "NAME"], 0);
+    }
     NewestRun the_newest_run_is_stopped {
         let lab = Lab::me();
         keep(&lab, "box", &[]);
@@ -412,9 +420,9 @@ fn the_answers_to_words_of_docker_can_be_followed() {
     for (at, known) in DOCKER_COMMANDS.iter().enumerate() {
         let done = call(&lab, &[known.word], 2);
         assert_eq!(hint(&done), known.hint);
-        for part in known.hint.split("belljar ").skip(1) {
+        for (number, part) in known.hint.split("belljar ").skip(1).enumerate() {
             let part = part.split([';', ')']).next().unwrap_or_default();
-            let name = format!("box{at}");
+            let name = format!("box{at}-{number}");
             keep(&lab, &name, &[]);
             let workspace = lab.work().display().to_string();
             let part = part
@@ -422,7 +430,7 @@ fn the_answers_to_words_of_docker_can_be_followed() {
                 .replace("RUN", &name)
                 .replace("COMMAND", "true")
                 .replace("SRC:DST", &format!("{workspace}:/mnt"))
-                .replace("NAME", &format!("other{at}"));
+                .replace("NAME", &format!("other{at}-{number}"));
             let mut words: Vec<&str> = part.split(' ').collect();
             let needs_more = ["image", "resume"].contains(&words[0]) || part.contains("--image");
             if needs_more {
@@ -442,7 +450,7 @@ fn the_answers_to_words_of_docker_can_be_followed() {
     }
     call(&lab, &["run", "-q", "--backend", "host", "--waive", "all=REASON", "true"], 0);
     call(&lab, &["run", "-q", "--backend", "jail", "--workspace", ".:ro", "true"], 0);
-    assert_eq!(hint(&call(&lab, &["exec", "-u", "0", "box0", "id"], 2)), EXEC_USER);
+    assert_eq!(hint(&call(&lab, &["exec", "-u", "0", "box0-0", "id"], 2)), EXEC_USER);
     call(&lab, &["run", "-q", "--backend", "jail", "--user", "1234:1234", "true"], 0);
     let live = call(&lab, &["ps", "-q"], 0).out();
     let live: Vec<&str> = live.lines().collect();

@@ -165,8 +165,9 @@ fn a_killed_supervisor_is_found_and_recorded_as_lost() {
 #[test]
 fn a_run_is_meant_by_its_name_a_head_or_a_tail() {
     let lab = Lab::me();
-    let first = detach(&lab, &["--name", "twin"], &["sleep", "1000"]);
-    let second = detach(&lab, &["--name", "twin"], &["sleep", "1000"]);
+    lab.make_file("work/belljar.toml", "[sandbox]\nname = 'twin'\n");
+    let first = detach(&lab, &[], &["sleep", "1000"]);
+    let second = detach(&lab, &[], &["sleep", "1000"]);
     let both = belljar(&lab, &["exec", "twin", "--", "true"]);
     both.expect(125).says(&["can mean 2 runs", &first[9..], &second[9..]]);
     belljar(&lab, &["exec", &first[..4], "--", "true"]).expect(125).says(&["can mean 2 runs"]);
@@ -258,11 +259,11 @@ fn a_refusal_has_the_words_of_one_in_the_foreground() {
 #[test]
 fn rm_and_prune_never_touch_what_lives() {
     each_user(|lab| {
-        let live = detach(lab, &["--name", "a"], &["sleep", "1000"]);
         for _ in 0..3 {
             lab.run(["--name", "a", "--", "true"]).done().expect(0);
             lab.run(["--name", "ab", "--", "true"]).done().expect(0);
         }
+        let live = detach(lab, &["--name", "a"], &["sleep", "1000"]);
         belljar(lab, &["rm", &live]).expect(1).says(&["is live", "belljar stop"]);
         let told = belljar(lab, &["prune", "--keep", "1", "--dry-run", "--json"]).json();
         assert_eq!(told["runs"].as_array().unwrap().len(), 4, "{told:#}");

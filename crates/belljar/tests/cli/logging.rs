@@ -166,7 +166,8 @@ fn timings_name_every_phase() {
     assert!((phases.values().sum::<f64>() - total).abs() < 1.0, "{done}");
     for other in ["-d", "--keep"] {
         let done = lab.run(["--no-config", "--timings", other, "--", "true"]).done();
-        done.expect(2).says(&["--timings needs a command in the foreground", "debug.log"]);
+        done.expect(2)
+            .says(&["--timings cannot be used with -d, --keep, --reuse or an agent", "debug.log"]);
     }
     assert_eq!(lab.runs().len(), 1, "nothing else was started");
 }

@@ -99,6 +99,27 @@ fn what_is_allowed_is_reached_and_nothing_else() {
     });
 }
 
+/// What the refusal says to do instead works.
+#[test]
+fn a_port_of_the_host_is_reached_by_a_route_and_not_as_localhost() {
+    each_actor(|lab| {
+        let port = server();
+        let refused =
+            lab.sh(&["--no-config", "--allow-host", &format!("localhost:{port}")], "true");
+        let (listen, to) = (format!("listen = {port}"), format!("to = \"tcp://127.0.0.1:{port}\""));
+        refused.expect(125).says(&["the sandbox's own loopback", "[[route]]", &listen, &to]);
+        let manifest = lab.make_file("work/route.toml", format!("[[route]]\n{listen}\n{to}\n"));
+        let script = format!("{DIAL} printf hello | dial {port}");
+        let done = lab.sh(&["--manifest", manifest.to_str().unwrap()], &script);
+        assert_eq!(done.expect(0).out(), "told hello");
+        let kept = lab.run(["--no-config", "--keep", "--allow-host", "a.example", "--name", "k"]);
+        kept.done().expect(0);
+        let words = ["network", "k", "--allow", &format!("localhost:{port}")];
+        lab.belljar(words).done().expect(125).says(&["[[route]]"]);
+        lab.belljar(["stop", "k"]).done().expect(0);
+    });
+}
+
 #[test]
 fn equal_denials_are_one_event_and_a_count() {
     each_boundary(|lab| {

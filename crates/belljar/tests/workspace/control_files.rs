@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use belljar_testkit::{Done, Input, Lab, Live, each_engine, each_user};
+use belljar_testkit::{Done, Input, Lab, Live, PtyRun, each_engine, each_user};
 use serde_json::Value;
 
 /// Control files at the top of a workspace, with a directory above some.
@@ -60,7 +60,7 @@ fn everything(directory: &Path) -> Vec<String> {
     found
 }
 
-fn git(lab: &Lab, directory: &Path, words: &[&str]) -> String {
+pub(super) fn git(lab: &Lab, directory: &Path, words: &[&str]) -> String {
     let mut command = Command::new("git");
     if let Some(user) = lab.actor.user() {
         use std::os::unix::process::CommandExt;
@@ -460,10 +460,21 @@ fn an_env_file_that_is_not_hidden_is_warned_of() {
     each_user(|lab| {
         lab.make_file("work/.env", "A=1");
         lab.make_file("work/.env.example", "A=");
-        lab.sh(&[], "true").expect(0).says(&["warning", ".env", "--hide .env"]);
-        assert_eq!(lab.sh(&["-q"], "true").expect(0).err(), "");
-        let hidden = lab.sh(&["--hide", ".env"], "cat .env; true");
-        assert!(!hidden.expect(0).err().contains("--hide"), "{hidden}");
+        let on_terminal = |options: &[&str]| {
+            let call = lab.run(options.iter().chain(&["true"])).through(PtyRun::SESSION);
+            let (code, screen) = PtyRun::start(&call, 24, 300).end();
+            assert_eq!(code, 0, "{screen}");
+            screen
+        };
+        let screen = on_terminal(&[]);
+        let said = ["warning:", ".env", "--hide .env"].iter().all(|word| screen.contains(word));
+        assert!(said, "{screen}");
+        for options in [&["-q"][..], &["--hide", ".env"]] {
+            let screen = on_terminal(options);
+            assert!(!screen.contains("warning:"), "{options:?}: {screen}");
+        }
+        // In a log it would only repeat itself.
+        assert_eq!(lab.sh(&[], "true").expect(0).err(), "");
     });
 }
 

@@ -14,6 +14,7 @@ mod apply_unseen;
 mod control_files;
 mod corners;
 mod diff;
+mod git_worktree;
 mod hide;
 mod new_control_files;
 mod overlay_property;

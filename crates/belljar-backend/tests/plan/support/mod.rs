@@ -61,6 +61,7 @@ pub(crate) fn spec() -> RunSpec {
         terminal_agent: None,
         shell: None,
         git_identity: None,
+        git_directory: None,
         commands: Default::default(),
         untrusted_tree: None,
         denied_calls: Default::default(),

@@ -14,6 +14,7 @@ use super::bound::{BoundLaunch, Pinned};
 use super::paths::{disk_limit, host_paths, set_run_id};
 use super::{Launch, NotRun};
 use crate::config::refuse_planned;
+use crate::config::trust::trust_git_link;
 
 pub(super) struct Accepted<'l, 'b> {
     launch: Launch<'l, 'b>,
@@ -87,7 +88,7 @@ fn pin(launch: &mut Launch<'_, '_>, run_dir: &RunDir) -> Result<Pinned, LaunchEr
             copy.entries
         ));
     }
-    let bound = prepared.backend.bind(&prepared.plan, &paths)?;
+    let mut bound = prepared.backend.bind(&prepared.plan, &paths)?;
     refuse_planned(&prepared.spec, &prepared.plan.mounts)?;
     let missing = bound.posture.unmet(&prepared.spec.required, &prepared.spec.waivers);
     if !missing.is_empty() {
@@ -96,6 +97,11 @@ fn pin(launch: &mut Launch<'_, '_>, run_dir: &RunDir) -> Result<Pinned, LaunchEr
     }
     bypass_requires_boundary::check(&prepared.spec, prepared.plan.backend, &bound.posture)?;
     resume_check::check(prepared)?;
+    if let Some(git) = &prepared.spec.git_directory {
+        // While its link is still the operator's.
+        trust_git_link(git, home).map_err(|error| read_failed(std::io::Error::other(error)))?;
+        git.mark_other_worktrees(&mut bound.layered);
+    }
     // A tree is known as writable before the first byte can be written to it.
     writable_trees::remember(home, &known, &bound.writable_trees).map_err(read_failed)?;
     if !bound.layered.is_empty() {
