@@ -23,6 +23,9 @@ pub struct SeenMount {
     /// How much fits in, of a file system in memory.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub size: Option<u64>,
+    /// Its path leads elsewhere: another mount is over it, or over a directory above it.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub covered: bool,
 }
 
 /// The five capability sets, as the kernel prints them.

@@ -299,6 +299,9 @@ fn compare_environment(seen: &[OsText], expected: &[OsText], wrong: &mut Vec<Str
 
 fn compare_mount(want: &ExpectedMount, found: &SeenMount, wrong: &mut Vec<String>) {
     let target = &want.target;
+    if found.covered {
+        wrong.push(format!("another mount covers {target}"));
+    }
     if let Some((device, inode)) = want.identity
         && (device, inode) != (found.device, found.inode)
     {

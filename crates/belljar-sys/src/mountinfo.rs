@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 /// One line of `/proc/…/mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountLine {
+    /// The mount's number, as `statx` gives it for what is reached through the mount.
+    pub id: u64,
     /// `major:minor`.
     pub device: String,
     /// What of its file system is mounted.
@@ -69,7 +71,8 @@ impl MountTable {
 
 fn parse_line(line: &[u8]) -> Option<MountLine> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let device = String::from_utf8_lossy(fields.nth(1)?).into_owned();
     let root = unescape(fields.next()?);
     let mount_point = unescape(fields.next()?);
     let options = String::from_utf8_lossy(fields.next()?).into_owned();
@@ -83,7 +86,7 @@ fn parse_line(line: &[u8]) -> Option<MountLine> {
     let mut after_dash = fields;
     let fstype = String::from_utf8_lossy(after_dash.next()?).into_owned();
     let super_options = String::from_utf8_lossy(after_dash.nth(1)?).into_owned();
-    Some(MountLine { device, root, mount_point, fstype, super_options, options, propagation })
+    Some(MountLine { id, device, root, mount_point, fstype, super_options, options, propagation })
 }
 
 /// The kernel writes space, tab, newline and backslash as three octal digits.
@@ -120,6 +123,7 @@ mod tests {
               37 36 0:44 / /mnt/with\\040space/below ro shared:7 master:2 - tmpfs none rw\n",
         );
         assert_eq!(table.0[0].mount_point, Path::new("/mnt/with space"));
+        assert_eq!((table.0[0].id, table.0[1].id), (36, 37));
         assert_eq!(table.0[0].fstype, "ext4");
         assert_eq!(table.0[0].super_options, "rw,errors=continue");
         assert_eq!(table.0[1].options, "ro");

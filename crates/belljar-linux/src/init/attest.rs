@@ -9,8 +9,8 @@ use belljar_spec::{
     Attempt, AttemptResult, Attestation, BriefAttestation, CapabilitySets, Ids, OsText,
     SeenDescriptor, SeenMount,
 };
-use belljar_sys::mountinfo::{MountTable, Propagation};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat, unlinkat};
+use belljar_sys::mountinfo::{MountLine, MountTable, Propagation};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, makedev, openat, statx, unlinkat};
 use rustix::io::Errno;
 
 use super::confine::{ConfineError, Readback};
@@ -146,13 +146,13 @@ fn mounts() -> Result<Vec<SeenMount>, ConfineError> {
     let table =
         MountTable::read().map_err(|error| ConfineError::Read("/proc/self/mountinfo", error))?;
     let seen = table.0.into_iter().map(|line| {
-        // What cannot be read has no identity, and is refused where one is expected.
-        let stat = statat(CWD, &line.mount_point, AtFlags::SYMLINK_NOFOLLOW).ok();
+        let Reached { device, inode, covered } = reach(&line);
         let has = |flag: &str| line.options.split(',').any(|option| option == flag);
         SeenMount {
             target: OsText::from(line.mount_point.as_path()),
-            device: stat.map_or(0, |stat| stat.st_dev),
-            inode: stat.map_or(0, |stat| stat.st_ino),
+            device,
+            inode,
+            covered,
             read_only: has("ro"),
             nosuid: has("nosuid"),
             nodev: has("nodev"),
@@ -162,6 +162,34 @@ fn mounts() -> Result<Vec<SeenMount>, ConfineError> {
         }
     });
     Ok(seen.collect())
+}
+
+/// What the path of a mount leads to.
+struct Reached {
+    device: u64,
+    inode: u64,
+    covered: bool,
+}
+
+/// What cannot be read has no identity, and is refused where one is expected. gVisor does not number mounts: there only
+/// one whose path leads nowhere is known to be covered.
+fn reach(line: &MountLine) -> Reached {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
+    match statx(CWD, &line.mount_point, flags, wanted) {
+        Ok(found) => {
+            let is_numbered = found.stx_mask & StatxFlags::MNT_ID.bits() != 0;
+            Reached {
+                device: makedev(found.stx_dev_major, found.stx_dev_minor),
+                inode: found.stx_ino,
+                covered: is_numbered && found.stx_mnt_id != line.id,
+            }
+        }
+        Err(error) => {
+            let covered = matches!(error, Errno::NOENT | Errno::NOTDIR);
+            Reached { device: 0, inode: 0, covered }
+        }
+    }
 }
 
 /// Of the file system that is visible there.

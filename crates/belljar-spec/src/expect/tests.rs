@@ -122,6 +122,7 @@ fn promised() -> (Expectation, Attestation) {
             nodev: true,
             propagates: false,
             size: Some(1 << 20),
+            covered: false,
         }],
         interfaces: vec!["lo".to_owned()],
         descriptors: short.descriptors,
@@ -140,7 +141,8 @@ fn promised() -> (Expectation, Attestation) {
 fn each_mechanism_that_a_posture_names_is_looked_at() {
     const EBADF: i32 = 9;
     type Change = fn(&mut Attestation);
-    let changes: [Change; 13] = [
+    let changes: [Change; 14] = [
+        |seen| seen.mounts[0].covered = true,
         |seen| seen.namespaces.clear(),
         |seen| drop(seen.namespaces.insert("net".to_owned(), "net:[1]".to_owned())),
         |seen| seen.dies_with_launcher = false,
