@@ -29,6 +29,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const PER_COMMAND_KEYS: &[&str] =
     &["v", "command", "stdin", "terminal", "env", "image_defaults", "workdir", "name"];
 
+/// What it decides is one of the mounts; which other worktrees the repository has by now does not matter to a command.
+const GIT_DIRECTORY_KEY: &str = "git_directory";
+
 /// Derived from other keys, which make better error messages.
 const DERIVED_KEY: &str = "required";
 
@@ -237,8 +240,9 @@ fn difference(has: &RunSpec, wants: &RunSpec) -> Option<(String, String, String)
     let value = |spec: &RunSpec| serde_json::to_value(spec).unwrap_or_default();
     let (has, wants) = (value(has), value(wants));
     let keys = wants.as_object().into_iter().flatten().map(|(key, _)| key.as_str());
+    let is_compared = |key: &&str| !PER_COMMAND_KEYS.contains(key) && *key != GIT_DIRECTORY_KEY;
     let (derived, main): (Vec<&str>, Vec<&str>) =
-        keys.filter(|key| !PER_COMMAND_KEYS.contains(key)).partition(|key| *key == DERIVED_KEY);
+        keys.filter(is_compared).partition(|key| *key == DERIVED_KEY);
     main.into_iter().chain(derived).find_map(|key| differ(key, &has[key], &wants[key]))
 }
 

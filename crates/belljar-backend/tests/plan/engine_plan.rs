@@ -129,6 +129,9 @@ fn an_engine_elsewhere_is_given_nothing_of_this_machine() {
         let is_sent = |mount: &PlannedMount| matches!(mount.what, MountKind::Sent { .. });
         assert_eq!(plan.mounts.iter().filter(|mount| is_sent(mount)).count(), 1);
     }
+    alone.git_directory = Some(Box::new(crate::support::git_directory()));
+    let (what, why) = refused(&alone);
+    assert!(what.contains("/srv/repo/.git") && why.contains("sandbox.git=off"), "{what}: {why}");
 }
 
 #[test]

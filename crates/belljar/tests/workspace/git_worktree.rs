@@ -284,6 +284,21 @@ fn a_repository_can_be_left_out() {
 }
 
 #[test]
+fn a_kept_sandbox_is_reused_whatever_other_worktrees_there_are() {
+    let lab = Lab::me();
+    let repository = repository(&lab, "repository");
+    linked_worktree(&lab, &repository);
+    let words =
+        ["-q", "--no-config", "--name", "kept", "--reuse", "--", "git", "log", "--format=%s"];
+    assert_eq!(lab.run(words).done().expect(0).out(), "first\n");
+    let third = lab.make_directory("third");
+    git(&lab, &repository, &["worktree", "add", "-q", "-b", "third", path(&third)]);
+    assert_eq!(lab.run(words).done().expect(0).out(), "first\n");
+    assert_eq!(lab.live().len(), 1);
+    lab.belljar(["stop", "-q", "kept"]).done().expect(0);
+}
+
+#[test]
 fn links_that_lead_nowhere_are_told_and_those_in_the_workspace_are_as_before() {
     each_actor(|lab| {
         lab.make_file("work/.git", "gitdir: /nowhere/.git/worktrees/x\n");

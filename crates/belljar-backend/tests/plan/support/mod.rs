@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use belljar_spec::{
-    BackendChoice, Limits, Mount, MountMode, OsText, RUN_SPEC_VERSION, Rootfs, RunSpec, Stdin,
-    Terminal, Tmpfs, User,
+    BackendChoice, GitDirectory, Limits, Mount, MountMode, OsText, RUN_SPEC_VERSION, Rootfs,
+    RunSpec, Stdin, Terminal, Tmpfs, User,
 };
 
 pub(crate) fn spec() -> RunSpec {
@@ -65,5 +65,15 @@ pub(crate) fn spec() -> RunSpec {
         commands: Default::default(),
         untrusted_tree: None,
         denied_calls: Default::default(),
+    }
+}
+
+/// The repository of a workspace that is a linked worktree.
+pub(crate) fn git_directory() -> GitDirectory {
+    GitDirectory {
+        link: "/srv/worktree/.git".into(),
+        link_hash: String::new(),
+        path: "/srv/repo/.git".into(),
+        others: vec!["/srv/repo/.git/worktrees/other".into()],
     }
 }
