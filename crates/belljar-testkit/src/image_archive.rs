@@ -40,6 +40,8 @@ impl TestLayer {
             .owned_file("srv/of-web", "web's\n", 0o640, 33)
             .owned_file("private", "root's\n", 0o600, 0);
         let mut made = BTreeSet::new();
+        // Where all programs are one, as with busybox, it is in the image once.
+        let mut first: BTreeMap<PathBuf, String> = BTreeMap::new();
         for (path, source) in programs() {
             for above in Path::new(&path).ancestors().skip(1).collect::<Vec<_>>().iter().rev() {
                 let above = above.to_str().unwrap();
@@ -47,6 +49,11 @@ impl TestLayer {
                     layer = layer.directory(above, 0o755, 0);
                 }
             }
+            if let Some(same) = first.get(&source) {
+                layer = layer.link(&path, &format!("/{same}"));
+                continue;
+            }
+            first.insert(source.clone(), path.clone());
             let content = fs::read(&source).unwrap();
             layer.entries.push((path, Entry::File { content, mode: 0o755, owner: 0 }));
         }

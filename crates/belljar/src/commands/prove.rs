@@ -106,6 +106,11 @@ fn backend(args: &ProveArgs) -> Result<Option<BackendName>, Refused> {
 
 fn testbed(args: &ProveArgs, backend: Option<BackendName>) -> Result<TestBed, Refused> {
     let refused = |why: String| Refused { why, code: EXIT_NOT_STARTED };
+    let is_engine = backend.is_some_and(|backend| backend.features().needs_image());
+    if args.image.is_some() && !is_engine {
+        let why = "--image is for an engine (--backend docker): the attacks on the jail use the host's programs";
+        return Err(Refused { why: why.to_owned(), code: EXIT_USAGE });
+    }
     if let Some(backend) = backend {
         belljar::backend_facts(backend).map_err(|reason| {
             refused(format!("the {backend} backend is not available here: {}", reason.why))

@@ -184,3 +184,28 @@ fn a_strangers_container_that_claims_a_run_is_left_alone() {
     assert_eq!(found.left, Vec::<String>::new());
     assert_eq!(there["Id"], id.as_str());
 }
+
+/// What an engine has becomes an image of the jail, which needs the engine no more.
+#[test]
+fn an_image_of_an_engine_is_taken_over_into_the_jails_store() {
+    for engine in [TestEngine::Docker, TestEngine::Podman] {
+        let Some(lab) = engine.lab() else { continue };
+        let name = engine.access().unwrap().flags()[3].clone();
+        let missing = lab.belljar(["image", "import", &format!("{}:no-such:1", engine.name())]);
+        assert_ne!(missing.done().code(), 0, "on {}", engine.name());
+        let imported =
+            lab.belljar(["image", "import", "--json", &format!("{}:{name}", engine.name())]).done();
+        let digest = imported.expect(0).json()[0]["digest"].as_str().unwrap().to_owned();
+        for image in [&name, &digest] {
+            let words = ["run", "--backend", "jail", "--pull", "never", "--image", image];
+            let done = lab.belljar(words.iter().chain(&[
+                "--",
+                "sh",
+                "-c",
+                "echo inside; ls /bin/busybox",
+            ]));
+            assert_eq!(done.done().expect(0).out(), "inside\n/bin/busybox\n", "{image}");
+        }
+        assert_eq!(lab.containers(), Vec::<Held>::new());
+    }
+}

@@ -432,3 +432,28 @@ fn a_sandbox_from_an_image_is_reused_by_the_name_of_the_image() {
         lab.belljar(["stop", "x"]).done().expect(0);
     });
 }
+
+#[test]
+fn a_fork_starts_from_the_same_image_whatever_its_name_means_by_then() {
+    each_user(|lab| {
+        lab.load_image(&image());
+        let before = digest(lab);
+        let options = ["--keep", "-d", "--name", "first", "--workspace", ".:overlay"];
+        lab.run(ON_IT.iter().chain(&options)).done().expect(0);
+        let sh =
+            |run: &str, script: &str| lab.belljar(["exec", run, "--", "sh", "-c", script]).done();
+        sh("first", "touch /workspace/made").expect(0);
+        lab.belljar(["checkpoint", "first"]).done().expect(0);
+        lab.belljar(["stop", "first"]).done().expect(0);
+        let second = TestLayer::default().file("etc/second", "");
+        lab.load_image(&TestImage::new(NAME, vec![TestLayer::base(), second]));
+        lab.belljar(["fork", "first", "--name", "second", "-d"]).done().expect(0);
+        let seen = sh("second", "ls /workspace /etc/second 2>/dev/null");
+        assert_eq!(seen.out(), "/workspace:\nmade\n", "{seen}");
+        lab.belljar(["show", "second"]).done().expect(0).prints(&[&before]);
+        lab.belljar(["stop", "second"]).done().expect(0);
+        // The control: the name means the new one.
+        let new = lab.run(ON_IT.iter().chain(&["--", "ls", "/etc/second"])).done();
+        assert_eq!(new.expect(0).out(), "/etc/second\n", "{new}");
+    });
+}
