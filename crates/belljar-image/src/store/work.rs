@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use belljar_tree::{Dir, RenameMode};
+use belljar_tree::{CreateDirError, Dir, RenameMode};
 use rustix::fs::{FlockOperation, flock};
 
 use super::lock::{LockMode, is_held, open_lock_file};
@@ -71,8 +71,9 @@ impl Store {
             if *owner == *work.name || self.is_alive(&work.tmp, owner) {
                 continue;
             }
-            if number == 0 {
-                work.dir.create_dir(LEFT, PRIVATE).map_err(|error| failed(error.errno()))?;
+            match work.dir.create_dir(LEFT, PRIVATE) {
+                Ok(()) | Err(CreateDirError::Exists { .. }) => {}
+                Err(error) => return Err(failed(error.errno())),
             }
             let to = PathBuf::from(LEFT).join(number.to_string());
             match work.tmp.rename(&name, &work.dir, &to, RenameMode::NoReplace) {

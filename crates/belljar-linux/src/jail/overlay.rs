@@ -253,3 +253,20 @@ fn keep_changes(options: &[(&str, String)], attributes: Attributes) -> Result<Ow
     }
     Ok(made)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_of_layers_are_short_and_different_and_split_no_list() {
+        for count in [1, 2, 41, 121, 128] {
+            let names = short_names(count).unwrap_or_default();
+            assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), count);
+            assert!(names.iter().all(|name| !SEPARATORS.contains(name) && *name > b' '));
+        }
+        assert_eq!(short_names(129), None, "the list would be cut");
+    }
+}
