@@ -279,12 +279,15 @@ pub(crate) fn volume_in_a_tree(spec: &RunSpec, image: &ImageFacts) -> Option<(St
     })
 }
 
-/// An image's volume would be a tree that the plan does not name: it is memory instead.
+/// An image's volume would be a tree that the plan does not name: it is memory instead. It is mounted before what the
+/// plan has below it, or it would cover that.
 pub(crate) fn add_volumes(mounts: &mut Vec<PlannedMount>, image: &ImageFacts) {
     for volume in &image.volumes {
         let target = OsText::from(volume.as_str());
         if mounts.iter().all(|mount| mount.target != target) {
-            mounts.push(tmpfs(&Tmpfs { target, size: VOLUME_SIZE }));
+            let is_below = |mount: &PlannedMount| mount.target.as_path().starts_with(volume);
+            let at = mounts.iter().position(is_below).unwrap_or(mounts.len());
+            mounts.insert(at, tmpfs(&Tmpfs { target, size: VOLUME_SIZE }));
         }
     }
 }

@@ -21,6 +21,11 @@ use crate::shell::{self, Existence};
 /// More than any image was found to have.
 const MAX_VOLUMES: usize = 64;
 
+/// Where the kernel's own file systems are.
+const KERNEL_TREES: [&str; 3] = ["/dev", "/proc", "/sys"];
+/// Where files are made for the run.
+const ETC: &str = "/etc";
+
 pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, PlanError> {
     refuse_what_is_not_there(spec, BackendName::Jail)?;
     refuse_runtime(spec, BackendName::Jail)?;
@@ -30,7 +35,7 @@ pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, 
         why,
     };
     let image = capabilities.image.as_ref().filter(|_| spec.rootfs == Rootfs::Image);
-    let image = image.map(|image| ImageFacts { volumes: volumes(image), ..image.clone() });
+    let image = image.map(|image| ImageFacts { volumes: usable_volumes(image), ..image.clone() });
     let image = image.as_ref();
     if spec.rootfs == Rootfs::Image && image.is_none() {
         return Err(unsupported("an image".to_owned(), "it was not looked for".to_owned()));
@@ -128,6 +133,18 @@ pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, 
         }
     }
     Ok(plan)
+}
+
+/// Not in a file system of the kernel, whose own mounts it would replace, and not in place of the files that are made
+/// for the run: there the image stays as it is.
+fn usable_volumes(image: &ImageFacts) -> Vec<String> {
+    let mut all = volumes(image);
+    all.retain(|volume| {
+        let volume = Path::new(volume);
+        !KERNEL_TREES.iter().any(|tree| volume.starts_with(tree))
+            && !Path::new(ETC).starts_with(volume)
+    });
+    all
 }
 
 fn planned_image(image: &ImageFacts) -> PlannedImage {

@@ -14,8 +14,8 @@ use belljar_backend::{
 use belljar_spec::egress::SecretValue;
 use belljar_spec::wire::control::{ChosenPlan, Keep, LaunchRefusal};
 use belljar_spec::{
-    BackendName, DecidedBy, HostPaths, MountMode, Plan, ResumeOrigin, RunId, RunSpec,
-    SkippedBackend, TreeAccess, Unmet, candidates,
+    BackendName, DecidedBy, HostPaths, ImageUse, MountMode, Plan, ResumeOrigin, Rootfs, RunId,
+    RunSpec, SkippedBackend, TreeAccess, Unmet, candidates,
 };
 
 use super::bypass_requires_boundary;
@@ -205,7 +205,8 @@ impl<'f> Prepared<'f> {
         run: Option<RunId>,
     ) -> Result<Self, LaunchError> {
         let backend = self.plan.backend;
-        if self.candidates.count == 1 || !is_the_backends(&error, backend) {
+        let is_last = self.candidates.count == 1 || uses_own_image(&self.spec, backend);
+        if is_last || !is_the_backends(&error, backend) {
             return Err(error);
         }
         self.candidates.pass_over(backend, &error, run);
@@ -237,10 +238,11 @@ impl<'f> Candidates<'f> {
         let mut shown = None;
         let others = if self.count == 1 { Others::None } else { Others::Wait };
         while let Some(name) = self.left.pop_front() {
+            let is_last = self.count == 1 || uses_own_image(&spec, name);
             let error = match plan_on(name, others, &spec, keep, &self.images) {
                 Ok((backend, plan)) => {
                     let missing = plan.posture.unmet(&spec.required, &spec.waivers);
-                    if missing.is_empty() || self.count == 1 {
+                    if missing.is_empty() || is_last {
                         tracing::debug!(backend = %name, unmet = missing.len(), "backend chosen");
                         let secrets = Vec::new();
                         return Ok(Prepared {
@@ -257,7 +259,8 @@ impl<'f> Candidates<'f> {
                     shown.get_or_insert((backend, plan));
                     LaunchError::NotGuaranteed { backend: name, missing }
                 }
-                Err(error) if self.count == 1 => return Err(error),
+                Err(error @ LaunchError::Unavailable { .. }) if self.count > 1 => error,
+                Err(error) if is_last => return Err(error),
                 Err(error) => error,
             };
             self.pass_over(name, &error, None);
@@ -299,6 +302,12 @@ impl<'f> Candidates<'f> {
             }
         })
     }
+}
+
+/// The run's image is one of Belljar's own store. No other backend is asked then: it would take, or fetch, whatever image
+/// has the same name there, because of what the first one has in it.
+fn uses_own_image(spec: &RunSpec, backend: BackendName) -> bool {
+    spec.rootfs == Rootfs::Image && backend.features().image == ImageUse::Optional
 }
 
 /// Whether there are backends beside the one that is asked.

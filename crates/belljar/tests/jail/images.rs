@@ -1,5 +1,6 @@
 //! Runs from images of Belljar's own store, with no engine on the machine.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -325,6 +326,46 @@ fn a_killed_launcher_leaves_nothing_and_lets_go_of_the_image() {
         drop(live);
         lab.belljar(["reconcile"]).done().expect(0);
         lab.belljar(["image", "rm", NAME]).done().expect(0);
+    });
+}
+
+/// The image's volumes are memory, below which everything else that the run is given stays what it is.
+#[test]
+fn a_volume_covers_nothing_of_the_operators() {
+    let volumes = json!({"/data/p": {}, "/home": {}, "/var": {}, "/etc": {}, "/proc/irq": {}, "/dev/pts": {}});
+    each_user(|lab| {
+        lab.load_image(&image().config(json!({"Volumes": volumes})));
+        lab.make_file("src/f", "of the operator\n");
+        let source = lab.work().parent().unwrap().join("src");
+        let mount = format!("{}:/data/p/data", source.display());
+        let script = "cat /data/p/data/f /etc/of-the-image; touch /data/p/new && echo new; \
+                      for d in /data/p/data /etc /proc/irq; do touch $d/x 2>/dev/null && echo wrote $d; done; \
+                      touch ~/x /var/tmp/x && id -un";
+        let done = sh(lab, &["-v", &mount], script);
+        assert_eq!(done.expect(0).out(), "of the operator\nyes\nnew\nagent\n", "{done}");
+    });
+}
+
+/// What is wrong with an image of Belljar's own store does not lead to an engine, which would take, or fetch, whatever
+/// has the same name there.
+#[test]
+fn an_image_that_cannot_be_used_ends_the_search_for_a_backend() {
+    each_user(|lab| {
+        let socket = lab.work().parent().unwrap().join("docker.sock");
+        let engine = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        std::fs::set_permissions(&socket, PermissionsExt::from_mode(0o666)).unwrap();
+        engine.set_nonblocking(true).unwrap();
+        let was_asked = || engine.accept().is_ok();
+        let address = format!("unix://{}", socket.display());
+        let run = |backend: &str| {
+            let call = ["--backend", backend, "--image", NAME, "--", "true"];
+            lab.run(call).env("DOCKER_HOST", &address).done()
+        };
+        lab.load_image(&image().config(json!({"User": "no-such-user"})));
+        run("auto").expect(125).says(&["no-such-user"]);
+        assert!(!was_asked());
+        run("docker").expect(125);
+        assert!(was_asked(), "the control");
     });
 }
 
