@@ -25,6 +25,13 @@ pub fn parse_name(text: &str) -> Result<ImageName, ImageError> {
     })
 }
 
+/// Whether the store has an image of that name. One that cannot be asked may have it.
+pub fn may_have(store: &Path, name: &str) -> bool {
+    let found = open(store)
+        .and_then(|store| store.inspect(&parse_name(name)?).map_err(|error| of_store(&error)));
+    !matches!(found, Ok(None))
+}
+
 /// Pulls an image, whatever was there before, with the credentials of docker and podman.
 pub fn pull(
     store: &Store,

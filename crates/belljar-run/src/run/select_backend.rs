@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use belljar_backend::{
-    Backend, Capabilities, Fetch, ImageFacts, Images, Unavailable, by_name,
+    Backend, Capabilities, Fetch, ImageFacts, Images, Unavailable, by_name, own_images,
     refuse_what_is_not_there,
 };
 use belljar_spec::egress::SecretValue;
@@ -238,11 +238,11 @@ impl<'f> Candidates<'f> {
         let mut shown = None;
         let others = if self.count == 1 { Others::None } else { Others::Wait };
         while let Some(name) = self.left.pop_front() {
-            let is_last = self.count == 1 || uses_own_image(&spec, name);
+            let is_last = || self.count == 1 || self.has_own_image(&spec, name);
             let error = match plan_on(name, others, &spec, keep, &self.images) {
                 Ok((backend, plan)) => {
                     let missing = plan.posture.unmet(&spec.required, &spec.waivers);
-                    if missing.is_empty() || is_last {
+                    if missing.is_empty() || is_last() {
                         tracing::debug!(backend = %name, unmet = missing.len(), "backend chosen");
                         let secrets = Vec::new();
                         return Ok(Prepared {
@@ -260,7 +260,7 @@ impl<'f> Candidates<'f> {
                     LaunchError::NotGuaranteed { backend: name, missing }
                 }
                 Err(error @ LaunchError::Unavailable { .. }) if self.count > 1 => error,
-                Err(error) if is_last => return Err(error),
+                Err(error) if is_last() => return Err(error),
                 Err(error) => error,
             };
             self.pass_over(name, &error, None);
@@ -286,6 +286,14 @@ impl<'f> Candidates<'f> {
         }
     }
 
+    /// No other backend is asked then: it would take, or fetch, whatever image has the same name there, because of what
+    /// Belljar's own has in it.
+    fn has_own_image(&self, spec: &RunSpec, backend: BackendName) -> bool {
+        let store = self.images.store.as_deref();
+        uses_own_image(spec, backend)
+            && store.is_some_and(|store| own_images::may_have(store, &spec.image))
+    }
+
     fn pass_over(&mut self, backend: BackendName, error: &LaunchError, run: Option<RunId>) {
         let (why, fix) = in_words(error);
         tracing::debug!(%backend, why, "backend not taken");
@@ -304,8 +312,7 @@ impl<'f> Candidates<'f> {
     }
 }
 
-/// The run's image is one of Belljar's own store. No other backend is asked then: it would take, or fetch, whatever image
-/// has the same name there, because of what the first one has in it.
+/// The run's image is looked for in Belljar's own store.
 fn uses_own_image(spec: &RunSpec, backend: BackendName) -> bool {
     spec.rootfs == Rootfs::Image && backend.features().image == ImageUse::Optional
 }

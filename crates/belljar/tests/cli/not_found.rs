@@ -92,7 +92,7 @@ fn a_program_that_is_not_installed_is_said_to_be_so() {
     );
     let image = run(&lab, &["ubuntu:24.04", "ls", "-l"]);
     image.expect(127);
-    let hint = "belljar run --backend docker --image ubuntu:24.04 ls -l\n";
+    let hint = "belljar run --image ubuntu:24.04 ls -l\n";
     assert!(image.err().contains(hint), "{}", image.err());
 }
 
