@@ -94,19 +94,6 @@ const NAMES: &[&str] = &[
     "BUN_INSPECT",
     "DENO_CERT",
     "DENO_TLS_CA_STORE",
-    "NPM_CONFIG_SCRIPT_SHELL",
-    "NPM_CONFIG_SHELL",
-    "NPM_CONFIG_NODE_OPTIONS",
-    "NPM_CONFIG_NODE_GYP",
-    "NPM_CONFIG_GIT",
-    "NPM_CONFIG_EDITOR",
-    "NPM_CONFIG_BROWSER",
-    "NPM_CONFIG_VIEWER",
-    "NPM_CONFIG_CA",
-    "NPM_CONFIG_STRICT_SSL",
-    "NPM_CONFIG_NOPROXY",
-    "NPM_CONFIG_USERCONFIG",
-    "NPM_CONFIG_GLOBALCONFIG",
     // Java
     "JAVA_TOOL_OPTIONS",
     "_JAVA_OPTIONS",
@@ -160,10 +147,10 @@ const NAMES: &[&str] = &[
     "GNUMAKEFLAGS",
     "MFLAGS",
     "MAKEFILES",
-    "RUSTC_WRAPPER",
-    "RUSTC_WORKSPACE_WRAPPER",
-    "CARGO_BUILD_RUSTC_WRAPPER",
-    "CARGO_BUILD_RUSTC_WORKSPACE_WRAPPER",
+    "RUSTFLAGS",
+    "RUSTDOC",
+    "RUSTDOCFLAGS",
+    "CARGO_ENCODED_RUSTFLAGS",
     "GOFLAGS",
     "GOENV",
     "GOAUTH",
@@ -224,13 +211,22 @@ const NAMES: &[&str] = &[
     "CLOUDSDK_PYTHON",
     // whom programs trust, and where they go
     "SSLKEYLOGFILE",
-    "PIP_CERT",
-    "PIP_TRUSTED_HOST",
     "SOCKS_SERVER",
     "SOCKS5_SERVER",
+    "DEBUGINFOD_URLS",
+    "UV_DEFAULT_INDEX",
+    "UV_FIND_LINKS",
+    "GOPROXY",
+    "RUSTUP_DIST_SERVER",
+    "RUSTUP_UPDATE_ROOT",
+    "OLLAMA_HOST",
     // what is the run's own
     "TMPDIR",
     "CONTAINER",
+    "PWD",
+    "OLDPWD",
+    "_",
+    "TERM",
 ];
 
 /// Beginnings of names.
@@ -256,7 +252,19 @@ const BEGINNINGS: &[&str] = &[
     "GST_PLUGIN_",
     "GST_REGISTRY",
     "LESSKEY",
+    "CARGO_BUILD_",
     "CARGO_HTTP_",
+    "CARGO_NET_",
+    "CARGO_REGISTRIES_",
+    "CARGO_REGISTRY_",
+    "CARGO_SOURCE_",
+    "RUSTC",
+    "NPM_CONFIG_",
+    "YARN_",
+    "PIP_",
+    "UV_INDEX",
+    "BUNDLE_MIRROR",
+    "AWS_ENDPOINT_URL",
     "ANSIBLE_",
     "GIT_",
     "SSL_CERT_",
@@ -265,13 +273,30 @@ const BEGINNINGS: &[&str] = &[
     "KUBERNETES_",
     "BELLJAR_",
     "XDG_",
+    // agents: which service they talk to, with which key, under which settings
+    "ANTHROPIC_",
+    "CLAUDE_",
+    "OPENAI_",
+    "CODEX_",
+    "GEMINI_",
+    "GOOGLE_GENAI_",
 ];
 
-/// Ends of names: proxies, and certificates that are trusted.
-const ENDS: &[&str] =
-    &["_PROXY", "_CA_BUNDLE", "_CERT_FILE", "_CERT_DIR", "_CAFILE", "_CAINFO", "_CA_CERTS"];
+/// Ends of names: proxies, certificates that are trusted, and addresses of services.
+const ENDS: &[&str] = &[
+    "_PROXY",
+    "_CA_BUNDLE",
+    "_CERT_FILE",
+    "_CERT_DIR",
+    "_CAFILE",
+    "_CAINFO",
+    "_CA_CERTS",
+    "_BASE_URL",
+    "_API_BASE",
+    "_INDEX_URL",
+];
 
-/// What begins so and changes nothing of the kind. Images of Python have them.
+/// What begins so and changes nothing of the kind. Images of Python and Node have them.
 const HARMLESS: &[&str] = &[
     "PYTHONUNBUFFERED",
     "PYTHONDONTWRITEBYTECODE",
@@ -289,6 +314,10 @@ const HARMLESS: &[&str] = &[
     "PYTHON_GET_PIP_SHA256",
     "PYTHON_SHA256",
     "PERL_VERSION",
+    "PIP_NO_CACHE_DIR",
+    "PIP_DISABLE_PIP_VERSION_CHECK",
+    "NPM_CONFIG_LOGLEVEL",
+    "YARN_VERSION",
 ];
 
 /// The run's own come first; of the image's, whatever is not dangerous. Its `PATH` goes behind the run's.
@@ -318,13 +347,14 @@ fn is_harmless(name: &str, value: &str) -> bool {
     // Old shells take such a value for a function, whatever the name is.
     let is_function = value.starts_with("() {");
     let is_harmless = !is_dropped || HARMLESS.contains(&name.as_str());
-    is_name && is_harmless && !is_function && !value.contains('\0')
+    is_name && is_harmless && !is_function && !value.contains(char::is_control)
 }
 
 fn longer_path(own: &OsText, image: &str) -> OsText {
     let mut bytes = own.as_bytes().to_vec();
     let known: Vec<Vec<u8>> = bytes.split(|byte| *byte == b':').map(<[u8]>::to_vec).collect();
-    for entry in image.split(':').filter(|entry| entry.starts_with('/')) {
+    let is_plain = |entry: &&str| entry.starts_with('/') && !entry.contains(char::is_control);
+    for entry in image.split(':').filter(is_plain) {
         if !known.iter().any(|known| known == entry.as_bytes()) {
             bytes.push(b':');
             bytes.extend_from_slice(entry.as_bytes());
@@ -420,8 +450,11 @@ mod tests {
             "JAVA_HOME",
             "GEM_HOME",
             "GOPATH",
-            "GOPROXY",
             "NODE_VERSION",
+            "YARN_VERSION",
+            "PIP_NO_CACHE_DIR",
+            "RUSTUP_TOOLCHAIN",
+            "RUST_VERSION",
             "NODE_ENV",
             "NPM_CONFIG_LOGLEVEL",
             "PYTHONUNBUFFERED",
@@ -439,6 +472,49 @@ mod tests {
         ] {
             assert_eq!(merged(&[(name, "x")]).len(), 3, "{name}");
         }
+    }
+
+    #[test]
+    fn what_decides_where_programs_go_is_left_out() {
+        for name in [
+            "ANTHROPIC_BASE_URL",
+            "ANTHROPIC_API_KEY",
+            "CLAUDE_CONFIG_DIR",
+            "OPENAI_BASE_URL",
+            "CODEX_HOME",
+            "GEMINI_API_KEY",
+            "GOOGLE_GENAI_USE_VERTEXAI",
+            "SOME_BASE_URL",
+            "PIP_INDEX_URL",
+            "PIP_CONFIG_FILE",
+            "UV_INDEX",
+            "UV_INDEX_URL",
+            "UV_DEFAULT_INDEX",
+            "npm_config_registry",
+            "NPM_CONFIG_REGISTRY",
+            "RUSTC",
+            "RUSTC_WRAPPER",
+            "CARGO_BUILD_RUSTC",
+            "CARGO_REGISTRIES_CRATES_IO_PROTOCOL",
+            "GOPROXY",
+            "DEBUGINFOD_URLS",
+            "PWD",
+            "OLDPWD",
+            "_",
+            "TERM",
+        ] {
+            assert_eq!(merged(&[(name, "x")]).len(), 2, "{name}");
+        }
+    }
+
+    #[test]
+    fn values_with_control_characters_are_left_out() {
+        for value in ["a\nb", "a\tb", "\u{1b}[2J", "\0", "\u{85}"] {
+            assert_eq!(merged(&[("TEXT", value)]).len(), 2, "{value:?}");
+            let path = format!("/c{value}:/d");
+            assert_eq!(merged(&[("PATH", &path)])["PATH"], "/a:/b:/d", "{value:?}");
+        }
+        assert_eq!(merged(&[("TEXT", "ä b")])["TEXT"], "ä b");
     }
 
     /// They are compared in upper case.

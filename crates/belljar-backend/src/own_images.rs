@@ -5,7 +5,7 @@ use std::path::Path;
 use belljar_bind::host_program;
 use belljar_image::{
     AuthFiles, CredentialSources, HeldImage, HoldError, ImageLimits, ImageName, LoadedImage,
-    Platform, PullOptions, Reference, Store, StoreError, UnpackOptions,
+    Platform, PullError, PullOptions, Reference, Store, StoreError, UnpackOptions, UnpackTime,
 };
 use belljar_spec::text::error_chain;
 
@@ -44,31 +44,39 @@ pub fn pull(
         host_program::clean_path(),
     );
     let (platform, limits) = (Platform::of_this_machine(), ImageLimits::default());
-    let options = PullOptions { platform, limits, credentials };
+    let unpack = UnpackTime::BeforeNames(UnpackOptions::for_sandbox());
+    let options = PullOptions { platform, limits, credentials, unpack };
     let name = reference.to_string();
     let pulled = store.pull(reference, &options, &mut |progress| {
         watcher.fetched(&name, progress.bytes, progress.of);
     });
     watcher.done();
-    pulled.map_err(|error| ImageError {
-        why: format!("cannot pull \"{reference}\": {}", error_chain(&error)),
-        fix: format!(
-            "bring it in from a file: belljar image load FILE (docker save -o FILE {reference} makes one)"
-        ),
+    pulled.map_err(|error| match &error {
+        PullError::Unpack(error) => not_held(&name, error),
+        error => ImageError {
+            why: format!("cannot pull \"{reference}\": {}", error_chain(error)),
+            fix: format!(
+                "bring it in from a file: belljar image load FILE (docker save -o FILE {reference} makes one)"
+            ),
+        },
     })
 }
 
 /// Unpacks an image for sandboxes that this user starts, and holds it.
 pub fn hold(store: &Store, name: &ImageName) -> Result<HeldImage, ImageError> {
     let held = store.hold(name, &UnpackOptions::for_sandbox(), &mut |_| {});
-    held.map_err(|error| match &error {
+    held.map_err(|error| not_held(&name.to_string(), &error))
+}
+
+fn not_held(name: &str, error: &HoldError) -> ImageError {
+    match error {
         HoldError::Missing { name } => missing(name, ""),
         HoldError::Store(error) => of_store(error),
         HoldError::Unpack(_) => ImageError {
-            why: format!("the image \"{name}\" cannot be unpacked: {}", error_chain(&error)),
+            why: format!("the image \"{name}\" cannot be unpacked: {}", error_chain(error)),
             fix: "use another image, or look at the layer that is named".to_owned(),
         },
-    })
+    }
 }
 
 pub(crate) fn missing(name: &str, because: &str) -> ImageError {

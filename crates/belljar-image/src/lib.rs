@@ -55,8 +55,9 @@ pub use platform::{BadPlatform, Platform};
 pub use pull::{PullError, PullOptions, PullProgress, TransportError};
 pub use reference::{BadReference, DOCKER_HUB, ImageName, Reference};
 pub use store::{
-    BlobError, HeldImage, HeldLayer, HoldError, Image, ImageSummary, LayerFacts, PruneReport,
-    PruneScope, RemoveError, Removed, Store, StoreError, UnpackImageError, UnpackProgress,
+    BlobError, HeldImage, HeldLayer, HoldError, Image, ImageSummary, LayerFacts, MovedName,
+    PruneReport, PruneScope, RemoveError, Removed, Store, StoreError, UnpackImageError,
+    UnpackProgress, UnpackTime,
 };
 pub use tar::TarError;
 pub use unpack::{

@@ -16,6 +16,10 @@ use rustix::io::Errno;
 use crate::store::HeldImage;
 
 const MAX_LINKS: usize = 40;
+/// Names that are opened for one lookup, in all layers together. Deep paths in a hundred layers stay far below.
+const MAX_STEPS: u32 = 1 << 15;
+/// Of the targets of all links that one lookup follows.
+const MAX_LINK_BYTES: usize = 1 << 14;
 const OPAQUE: [&str; 2] = ["user.overlay.opaque", "trusted.overlay.opaque"];
 const PLACE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -27,8 +31,45 @@ enum Seen {
     File(OwnedFd),
 }
 
+/// What one lookup may still take. Links can make it long, and an image's layers make each step longer.
+struct Budget {
+    steps: u32,
+    links: usize,
+    link_bytes: usize,
+}
+
+impl Budget {
+    fn new() -> Self {
+        Self { steps: MAX_STEPS, links: MAX_LINKS, link_bytes: MAX_LINK_BYTES }
+    }
+
+    fn step(&mut self) -> io::Result<()> {
+        let left = self.steps.checked_sub(1);
+        self.steps = left.ok_or_else(|| {
+            let what = format!("more than {MAX_STEPS} names have to be opened in its layers");
+            too_much(&what)
+        })?;
+        Ok(())
+    }
+
+    fn link(&mut self, target: &OsStr) -> io::Result<()> {
+        let left = self.links.checked_sub(1);
+        self.links =
+            left.ok_or_else(|| too_much(&format!("more than {MAX_LINKS} links follow")))?;
+        let left = self.link_bytes.checked_sub(target.len());
+        self.link_bytes = left.ok_or_else(|| {
+            too_much(&format!("the targets of its links have more than {MAX_LINK_BYTES} bytes"))
+        })?;
+        Ok(())
+    }
+}
+
+fn too_much(what: &str) -> io::Error {
+    io::Error::other(format!("{what}; the limit protects this machine from hostile images"))
+}
+
 impl HeldImage {
-    /// Whether a command of this path can be started.
+    /// Whether a command of this path can be started. No if that takes too long to find out.
     pub fn has_program(&self, path: &Path) -> bool {
         let found = self.file(path).ok().flatten();
         found.and_then(|file| fstat(&file).ok()).is_some_and(|stat| stat.st_mode & 0o111 != 0)
@@ -50,25 +91,22 @@ impl HeldImage {
     }
 
     /// The regular file at a path.
-    fn file(&self, path: &Path) -> Result<Option<OwnedFd>, Errno> {
+    fn file(&self, path: &Path) -> io::Result<Option<OwnedFd>> {
         let mut at: Vec<OsString> = Vec::new();
         let mut todo = names(path);
-        let mut links = 0;
+        let mut budget = Budget::new();
         while let Some(name) = todo.pop_front() {
             if name == ".." {
                 at.pop();
                 continue;
             }
             at.push(name);
-            match self.look(&at)? {
+            match self.look(&at, &mut budget)? {
                 Seen::Missing => return Ok(None),
                 Seen::Directory => {}
                 Seen::File(file) => return Ok(todo.is_empty().then_some(file)),
                 Seen::Link(target) => {
-                    links += 1;
-                    if links > MAX_LINKS {
-                        return Ok(None);
-                    }
+                    budget.link(&target)?;
                     let target = Path::new(&target);
                     if target.is_absolute() {
                         at.clear();
@@ -85,11 +123,11 @@ impl HeldImage {
     }
 
     /// All but the last of these names are directories.
-    fn look(&self, path: &[OsString]) -> Result<Seen, Errno> {
+    fn look(&self, path: &[OsString], budget: &mut Budget) -> io::Result<Seen> {
         for layer in self.layers.iter().rev() {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let root = openat(CWD, &layer.path, flags, Mode::empty())?;
-            if let Some(seen) = look_in_layer(root, path)? {
+            if let Some(seen) = look_in_layer(root, path, budget)? {
                 return Ok(seen);
             }
         }
@@ -98,10 +136,15 @@ impl HeldImage {
 }
 
 /// Nothing: the layers below decide.
-fn look_in_layer(root: OwnedFd, path: &[OsString]) -> Result<Option<Seen>, Errno> {
+fn look_in_layer(
+    root: OwnedFd,
+    path: &[OsString],
+    budget: &mut Budget,
+) -> io::Result<Option<Seen>> {
     let mut at = root;
     let mut is_opaque = false;
     for (index, name) in path.iter().enumerate() {
+        budget.step()?;
         let found = match openat(&at, name.as_os_str(), PLACE, Mode::empty()) {
             Err(Errno::NOENT) if is_opaque => return Ok(Some(Seen::Missing)),
             Err(Errno::NOENT) => return Ok(None),

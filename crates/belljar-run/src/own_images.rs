@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use belljar_backend::engine::Engine;
 use belljar_backend::own_images::{self, parse_name};
 pub use belljar_backend::{ImageError, PullProgress};
-use belljar_image::{DefaultName, LoadError, LoadOptions};
+use belljar_image::{DefaultName, LoadError, LoadOptions, UnpackOptions, UnpackTime};
 pub use belljar_image::{
     ExportError, Image, ImageConfig, ImageName, ImageSummary, LayerFacts, LoadSource, LoadedImage,
     PruneReport, PruneScope, Reference, RemoveError, Removed, Store, StoreError,
@@ -84,11 +84,9 @@ pub fn load(
             return Err(ImageError { why: error.to_string(), fix }.into());
         }
     };
-    let loaded = store.load(source, &LoadOptions { name, ..LoadOptions::default() })?;
-    for image in &loaded {
-        unpack(store, image)?;
-    }
-    Ok(loaded)
+    // At once, so that a hostile layer is refused now and the first run need not wait.
+    let unpack = UnpackTime::BeforeNames(UnpackOptions::for_sandbox());
+    Ok(store.load(source, &LoadOptions { name, unpack, ..LoadOptions::default() })?)
 }
 
 /// Pulls an image, and unpacks it.
@@ -101,9 +99,7 @@ pub fn pull(
         ImageName::Reference(reference) => reference,
         ImageName::Id(id) => return Err(OwnImageError::PullById(id)),
     };
-    let pulled = own_images::pull(store, &reference, watcher)?;
-    unpack(store, &pulled)?;
-    Ok(pulled)
+    Ok(own_images::pull(store, &reference, watcher)?)
 }
 
 /// Takes an image over from an engine: `docker:NAME` or `podman:NAME`.
@@ -119,12 +115,6 @@ pub fn import(store: &Store, text: &str) -> Result<Vec<LoadedImage>, OwnImageErr
     })?;
     let mut archive = engine.save_image(image)?;
     load(store, LoadSource::Stream(&mut *archive), None)
-}
-
-/// At once, so that a hostile layer is refused now and the first run need not wait.
-fn unpack(store: &Store, image: &LoadedImage) -> Result<(), OwnImageError> {
-    own_images::hold(store, &parse_name(&image.manifest.to_string())?)?;
-    Ok(())
 }
 
 /// Writes an image as an archive to a new file. On an error there is none.

@@ -5,7 +5,7 @@ use std::io::Read;
 use serde::Deserialize;
 
 use super::archive::ArchiveFiles;
-use super::{LoadError, LoadOptions, LoadedImage, Staged, parse_names};
+use super::{LoadError, LoadOptions, LoadedImage, Staged};
 use crate::compression::Compression;
 use crate::digest::Digest;
 use crate::ingest::{Content, ingest};
@@ -49,14 +49,8 @@ pub(super) fn from_archive(
         let mut content = StagedContent;
         let ingested = ingest(&mut content, incoming, &top, &options.platform, options.limits)?;
         let tags = image.repo_tags.unwrap_or_default();
-        let (names, bad_names) = parse_names(&tags, &options.name);
+        staged.images.push(LoadedImage::named(&ingested, &tags, &options.name));
         staged.blobs.extend(ingested.blobs);
-        staged.images.push(LoadedImage {
-            manifest: ingested.manifest,
-            source: ingested.source,
-            names,
-            bad_names,
-        });
     }
     Ok(staged)
 }

@@ -7,7 +7,7 @@ use belljar_tree::Dir;
 
 use super::archive::ArchiveFiles;
 use super::docker::StagedContent;
-use super::{BUFFER, LoadError, LoadOptions, LoadedImage, Staged, parse_names};
+use super::{BUFFER, LoadError, LoadOptions, LoadedImage, Staged};
 use crate::ingest::{Content, ingest, read_staged};
 use crate::manifest::{Descriptor, Index, MAX_JSON, MAX_MANIFESTS, parse_json};
 use crate::platform::Platform;
@@ -65,14 +65,9 @@ fn take_all<C: Content<Error = LoadError>>(
             continue;
         }
         let ingested = ingest(content, incoming, descriptor, &options.platform, options.limits)?;
-        let (names, bad_names) = parse_names(&names_of(descriptor), &options.name);
+        let names = names_of(descriptor);
+        staged.images.push(LoadedImage::named(&ingested, &names, &options.name));
         staged.blobs.extend(ingested.blobs);
-        staged.images.push(LoadedImage {
-            manifest: ingested.manifest,
-            source: ingested.source,
-            names,
-            bad_names,
-        });
     }
     if staged.images.is_empty() && !others.is_empty() {
         let wanted = Box::new(options.platform.clone());

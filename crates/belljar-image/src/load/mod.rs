@@ -12,11 +12,13 @@ use belljar_tree::{Dir, FinalLink};
 
 use crate::compression::Decompressor;
 use crate::digest::Digest;
-use crate::ingest::{ImageLimits, IngestError};
+use crate::ingest::{ImageLimits, IngestError, Ingested};
 use crate::manifest::DocumentError;
 use crate::platform::Platform;
 use crate::reference::{BadReference, Reference};
-use crate::store::{BlobError, Incoming, NewImage, Store, StoreError};
+use crate::store::{
+    BlobError, HoldError, Incoming, MovedName, NewImage, Store, StoreError, UnpackTime,
+};
 use crate::tar::TarError;
 
 const BUFFER: usize = 1 << 20;
@@ -46,6 +48,7 @@ pub struct LoadOptions {
     pub limits: ImageLimits,
     /// The name of an image that has none in the archive.
     pub name: DefaultName,
+    pub unpack: UnpackTime,
 }
 
 impl Default for LoadOptions {
@@ -54,6 +57,7 @@ impl Default for LoadOptions {
             platform: Platform::of_this_machine(),
             limits: ImageLimits::default(),
             name: DefaultName::None,
+            unpack: UnpackTime::Later,
         }
     }
 }
@@ -73,7 +77,9 @@ pub struct LoadedImage {
     /// The index that names it along with those of other platforms.
     pub source: Option<Digest>,
     pub names: Vec<Reference>,
-    /// Names in the archive that are none, escaped. They are left out.
+    /// Those that were another image's before.
+    pub moved: Vec<MovedName>,
+    /// Names in the archive that are none, or have the digest of something else, escaped. They are left out.
     pub bad_names: Vec<String>,
 }
 
@@ -118,13 +124,14 @@ pub enum LoadError {
     Ingest(#[from] IngestError),
     #[error("cannot take a file of the archive")]
     File(#[from] BlobError),
+    #[error("an image of the archive cannot be used, so nothing of it was loaded")]
+    Unpack(#[from] HoldError),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl Store {
     /// Loads all images of an archive or layout; of several for different platforms the one that is wanted.
-    /// Layers are unpacked when an image is held for the first time.
     pub fn load(
         &self,
         source: LoadSource<'_>,
@@ -139,7 +146,7 @@ impl Store {
                 })?;
                 let mut incoming = Incoming::begin(self)?;
                 let loaded = layout::from_dir(&dir, &mut incoming, options)?;
-                finish(incoming, loaded)
+                self.finish(incoming, loaded, options.unpack)
             }
             LoadSource::Path(path) => {
                 let failed = |error| LoadError::Open { path: path.to_owned(), error };
@@ -164,7 +171,32 @@ impl Store {
             true => layout::from_archive(&files, &mut incoming, options)?,
             false => docker::from_archive(&files, &mut incoming, options)?,
         };
-        finish(incoming, loaded)
+        self.finish(incoming, loaded, options.unpack)
+    }
+
+    fn finish(
+        &self,
+        incoming: Incoming<'_>,
+        staged: Staged,
+        unpack: UnpackTime,
+    ) -> Result<Vec<LoadedImage>, LoadError> {
+        let Staged { mut images, blobs } = staged;
+        if images.is_empty() {
+            return Err(LoadError::Empty);
+        }
+        let new: Vec<NewImage> = images
+            .iter()
+            .map(|image| NewImage {
+                manifest: image.manifest,
+                source: image.source,
+                names: image.names.clone(),
+            })
+            .collect();
+        let moved = self.take_in(incoming, &blobs, &new, unpack)?;
+        for (image, moved) in images.iter_mut().zip(moved) {
+            image.moved = moved;
+        }
+        Ok(images)
     }
 }
 
@@ -174,36 +206,34 @@ struct Staged {
     blobs: Vec<Digest>,
 }
 
-fn finish(incoming: Incoming<'_>, staged: Staged) -> Result<Vec<LoadedImage>, LoadError> {
-    if staged.images.is_empty() {
-        return Err(LoadError::Empty);
+impl LoadedImage {
+    /// An image with the names that an archive gives it, or else the default one. What is no name of this image is
+    /// told, not used.
+    fn named(image: &Ingested, texts: &[String], default: &DefaultName) -> Self {
+        let (mut names, mut bad_names) = (Vec::new(), Vec::new());
+        let mut take = |name: Result<Reference, BadReference>, text: &str| match name {
+            Ok(name) if names.contains(&name) => {}
+            Ok(name) if is_of(&name, image) => names.push(name),
+            Ok(_) | Err(_) => bad_names.push(belljar_spec::text::escape(text.as_bytes())),
+        };
+        texts.iter().for_each(|text| take(Reference::parse(text), text));
+        if let (true, DefaultName::Name(name)) = (names.is_empty(), default) {
+            match is_of(name, image) {
+                true => names.push(name.clone()),
+                false => bad_names.push(name.to_string()),
+            }
+        }
+        let Ingested { manifest, source, .. } = *image;
+        Self { manifest, source, names, moved: Vec::new(), bad_names }
     }
-    let new: Vec<NewImage> = staged
-        .images
-        .iter()
-        .map(|image| NewImage {
-            manifest: image.manifest,
-            source: image.source,
-            names: image.names.clone(),
-        })
-        .collect();
-    incoming.commit(&staged.blobs, &new)?;
-    Ok(staged.images)
 }
 
-/// Names from an archive: those that are none are told, not used.
-fn parse_names(texts: &[String], default: &DefaultName) -> (Vec<Reference>, Vec<String>) {
-    let (mut names, mut bad) = (Vec::new(), Vec::new());
-    for text in texts {
-        let parsed: Result<Reference, BadReference> = Reference::parse(text);
-        match parsed {
-            Ok(name) if !names.contains(&name) => names.push(name),
-            Ok(_) => {}
-            Err(_) => bad.push(belljar_spec::text::escape(text.as_bytes())),
-        }
+/// A digest in a name says which content it means.
+fn is_of(name: &Reference, image: &Ingested) -> bool {
+    let digest: Option<Result<Digest, _>> = name.digest().map(str::parse);
+    match digest {
+        None => true,
+        Some(Ok(digest)) => digest == image.manifest || Some(digest) == image.source,
+        Some(Err(_)) => false,
     }
-    if let (true, DefaultName::Name(name)) = (names.is_empty(), default) {
-        names.push(name.clone());
-    }
-    (names, bad)
 }

@@ -23,7 +23,7 @@ use crate::load::LoadedImage;
 use crate::manifest::Descriptor;
 use crate::platform::Platform;
 use crate::reference::Reference;
-use crate::store::{BlobError, Incoming, NewImage, Store, StoreError};
+use crate::store::{BlobError, HoldError, Incoming, NewImage, Store, StoreError, UnpackTime};
 use registry::Registry;
 pub use transport::TransportError;
 
@@ -33,6 +33,7 @@ pub struct PullOptions {
     pub platform: Platform,
     pub limits: ImageLimits,
     pub credentials: CredentialSources,
+    pub unpack: UnpackTime,
 }
 
 /// How far a pull is.
@@ -87,6 +88,8 @@ pub enum PullError {
     Ingest(#[from] IngestError),
     #[error("cannot take a document of the image")]
     Document(#[from] BlobError),
+    #[error(transparent)]
+    Unpack(#[from] HoldError),
     #[error("cannot start the network part of the pull")]
     Runtime(#[source] io::Error),
     #[error(transparent)]
@@ -122,11 +125,13 @@ impl Store {
             source: ingested.source,
             names: vec![reference.clone()],
         };
-        incoming.commit(&ingested.blobs, std::slice::from_ref(&image))?;
+        let images = std::slice::from_ref(&image);
+        let moved = self.take_in(incoming, &ingested.blobs, images, options.unpack)?;
         Ok(LoadedImage {
             manifest: image.manifest,
             source: image.source,
             names: image.names,
+            moved: moved.into_iter().flatten().collect(),
             bad_names: Vec::new(),
         })
     }

@@ -54,7 +54,7 @@ pub(crate) struct NewImage {
     pub(crate) names: Vec<Reference>,
 }
 
-/// Blobs that are being added. Nothing is seen by others before [`Incoming::commit`].
+/// Blobs that are being added. Nothing is seen by others before [`Store::take_in`].
 #[derive(Debug)]
 pub(crate) struct Incoming<'a> {
     store: &'a Store,
@@ -81,15 +81,18 @@ impl<'a> Incoming<'a> {
         }
         let guard = self.store.lock(LockMode::Shared)?;
         let Some(_) = self.store.blob_size(digest)? else { return Ok(false) };
-        let pin = PathBuf::from(PINS).join(digest.hex());
-        match self.work.dir.create_file(&pin, 0o600) {
-            Ok(_) | Err(belljar_tree::CreateFileError::Exists { .. }) => {}
-            Err(error) => {
-                return Err(StoreError::io("make", &self.work.path.join(&pin), error.errno()));
-            }
-        }
+        self.pin(digest)?;
         drop(guard);
         Ok(true)
+    }
+
+    /// Under either lock.
+    fn pin(&self, digest: Digest) -> Result<(), StoreError> {
+        let pin = PathBuf::from(PINS).join(digest.hex());
+        match self.work.dir.create_file(&pin, 0o600) {
+            Ok(_) | Err(belljar_tree::CreateFileError::Exists { .. }) => Ok(()),
+            Err(error) => Err(StoreError::io("make", &self.work.path.join(&pin), error.errno())),
+        }
     }
 
     /// The size of a staged blob.
@@ -171,8 +174,13 @@ impl<'a> Incoming<'a> {
         file.map_err(|error| StoreError::io("open", &self.work.path.join(&name), error.errno()))
     }
 
-    /// Moves the blobs that the images need into place, and adds the images to the index.
-    pub(crate) fn commit(self, needed: &[Digest], images: &[NewImage]) -> Result<(), StoreError> {
+    /// Moves the blobs that the images need into place, and adds those images to the index that are not in it, without
+    /// names: these are the result. All blobs are kept until this is over.
+    pub(super) fn commit(
+        &self,
+        needed: &[Digest],
+        images: &[NewImage],
+    ) -> Result<Vec<Digest>, StoreError> {
         // Once for all of them, before anything refers to them.
         rustix::fs::syncfs(self.work.dir.as_fd())
             .map_err(|error| StoreError::io("sync", &self.work.path, error))?;
@@ -183,16 +191,22 @@ impl<'a> Incoming<'a> {
             } else if self.store.blob_size(*digest)?.is_none() {
                 return Err(StoreError::MissingBlob { digest: *digest });
             }
+            self.pin(*digest)?;
         }
         let sync = self.store.root().sync("blobs/sha256");
         sync.map_err(|error| {
             StoreError::io("sync", &self.store.path.join("blobs"), error.errno())
         })?;
         let mut index = self.store.read_index(&guard)?;
+        let mut added = Vec::new();
         for image in images {
-            index.add(image.manifest, image.source, &image.names);
+            if index.images.iter().all(|known| known.manifest != image.manifest) {
+                index.add(image.manifest, image.source, &[]);
+                added.push(image.manifest);
+            }
         }
-        self.store.write_index(&guard, &index)
+        self.store.write_index(&guard, &index)?;
+        Ok(added)
     }
 
     fn move_into_place(&self, digest: Digest) -> Result<(), StoreError> {

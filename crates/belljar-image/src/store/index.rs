@@ -6,6 +6,7 @@ use belljar_tree::RenameMode;
 use serde::{Deserialize, Serialize};
 
 use super::lock::StoreLock;
+use super::take_in::MovedName;
 use super::{Store, StoreError};
 use crate::digest::Digest;
 use crate::reference::{ImageName, Reference};
@@ -66,10 +67,20 @@ impl ImageIndex {
         self.images.iter().find(|image| image.names.iter().any(|other| other == name))
     }
 
-    /// Adds an image, and takes its names from the images that had them.
-    pub(super) fn add(&mut self, manifest: Digest, source: Option<Digest>, names: &[Reference]) {
+    /// Adds an image, and takes its names from the images that had them: those are the result.
+    pub(super) fn add(
+        &mut self,
+        manifest: Digest,
+        source: Option<Digest>,
+        names: &[Reference],
+    ) -> Vec<MovedName> {
         let names: Vec<String> = names.iter().map(Reference::canonical).collect();
+        let mut moved = Vec::new();
         for image in &mut self.images {
+            if image.manifest != manifest {
+                let taken = image.names.iter().filter(|name| names.contains(name)).cloned();
+                moved.extend(taken.map(|name| MovedName { name, from: image.manifest }));
+            }
             image.names.retain(|name| !names.contains(name));
         }
         let same = self.images.iter_mut().find(|image| image.manifest == manifest);
@@ -84,6 +95,7 @@ impl ImageIndex {
                 self.images.push(ImageRecord { manifest, source, names, added });
             }
         }
+        moved
     }
 }
 

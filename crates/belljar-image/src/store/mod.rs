@@ -26,6 +26,7 @@ mod layers;
 mod lock;
 mod prune;
 mod query;
+mod take_in;
 mod work;
 
 pub use error::StoreError;
@@ -34,6 +35,7 @@ pub use incoming::BlobError;
 pub use layers::{UnpackImageError, UnpackProgress};
 pub use prune::{PruneReport, PruneScope, RemoveError, Removed};
 pub use query::{Image, ImageSummary, LayerFacts};
+pub use take_in::{MovedName, UnpackTime};
 
 pub(crate) use incoming::{BlobWriter, Expected, Incoming, NewImage};
 

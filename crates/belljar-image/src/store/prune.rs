@@ -7,7 +7,7 @@ use belljar_tree::{Dir, RenameMode};
 
 use super::hold::{LOCKS, unpack_lock_name, use_lock_name};
 use super::incoming::PINS;
-use super::index::ImageIndex;
+use super::index::{ImageIndex, ImageRecord};
 use super::layers::{LAYERS, chain_ids};
 use super::lock::{LockMode, StoreLock, is_held};
 use super::work::WorkDir;
@@ -116,16 +116,23 @@ impl Store {
 
     /// Removes images that nobody needs, and all content that belongs to none.
     pub fn prune(&self, scope: PruneScope) -> Result<PruneReport, StoreError> {
+        self.prune_if(|image| match scope {
+            PruneScope::Unnamed => image.names.is_empty(),
+            PruneScope::Unused => true,
+        })
+    }
+
+    /// Of these images those that no run uses.
+    pub(super) fn prune_if(
+        &self,
+        is_doomed: impl Fn(&ImageRecord) -> bool,
+    ) -> Result<PruneReport, StoreError> {
         let work = self.work_dir()?;
         let guard = self.lock(LockMode::Exclusive)?;
         let mut index = self.read_index(&guard)?;
         let mut gone = Vec::new();
         index.images.retain(|image| {
-            let is_doomed = match scope {
-                PruneScope::Unnamed => image.names.is_empty(),
-                PruneScope::Unused => true,
-            };
-            let stays = !is_doomed || self.is_in_use(image.manifest);
+            let stays = !is_doomed(image) || self.is_in_use(image.manifest);
             if !stays {
                 gone.push(image.manifest);
             }

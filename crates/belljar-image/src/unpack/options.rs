@@ -64,12 +64,13 @@ pub struct UnpackOptions {
 impl UnpackOptions {
     /// For a sandbox that this process starts. Root's layers have the owners of the archive, which are shifted for
     /// each run; an ordinary user's belong to that user. Both are marked as an overlay in a user namespace reads them.
+    /// Nobody in a sandbox gets rights by executing a file, so no file says so.
     pub fn for_sandbox() -> Self {
         let is_root = rustix::process::geteuid().is_root();
         Self {
             form: OverlayForm::User,
             ownership: if is_root { Ownership::Archive } else { Ownership::Single },
-            privileged_bits: PrivilegedBits::Keep,
+            privileged_bits: PrivilegedBits::Strip,
             limits: UnpackLimits::default(),
         }
     }

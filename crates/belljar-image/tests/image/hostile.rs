@@ -168,6 +168,16 @@ fn setuid_bits_and_capabilities_follow_the_policy() {
     }
 }
 
+/// Control: the test above keeps them where the options say so.
+#[test]
+fn sandboxes_have_no_setuid_files() {
+    let place = Place::new();
+    let archive = tar(&[Entry::file("suid", "").mode(0o6755)]);
+    place.unpack("t", &archive, &[], &UnpackOptions::for_sandbox()).unwrap();
+    let mode = std::fs::metadata(place.target("t/suid")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o755);
+}
+
 #[test]
 fn attributes_of_an_overlay_never_come_from_an_archive() {
     let place = Place::new();

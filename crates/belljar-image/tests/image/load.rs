@@ -2,7 +2,7 @@
 
 use belljar_image::{
     BlobError, DefaultName, Digest, ImageLimits, ImageName, LoadError, LoadOptions, LoadSource,
-    LoadedImage, Reference, Store,
+    LoadedImage, Reference, Store, UnpackTime,
 };
 use serde_json::json;
 
@@ -261,4 +261,65 @@ fn an_exported_image_is_the_same_image() {
     check(&two, "quay.io/me/tool:3");
     let (a, b) = (one.inspect(&name).unwrap().unwrap(), two.inspect(&name).unwrap().unwrap());
     assert_eq!((a.manifest, a.config_digest, a.names), (b.manifest, b.config_digest, b.names));
+}
+
+#[test]
+fn an_image_that_cannot_be_unpacked_takes_no_name() {
+    let place = tempfile::tempdir().unwrap();
+    let store = store(&place);
+    let strict =
+        LoadOptions { unpack: UnpackTime::BeforeNames(options()), ..LoadOptions::default() };
+    let load_strictly = |archive: &[u8]| store.load(LoadSource::Stream(&mut &archive[..]), &strict);
+    let good = load_strictly(&docker_archive(&["a:1", "b:1"], &layers())).unwrap().remove(0);
+    assert!(good.moved.is_empty());
+    let (index, blobs) = (store.path().join("index.json"), store.path().join("blobs/sha256"));
+    let state = || {
+        let blobs = std::fs::read_dir(&blobs).unwrap().count();
+        (std::fs::read_to_string(&index).unwrap(), blobs)
+    };
+    let before = state();
+    let bad_layer = tar(&[Entry::file("../out", "x")]);
+    let hostile = docker_archive(&["a:1", "new:1"], &[layers().remove(0), bad_layer]);
+    let refused = load_strictly(&hostile);
+    assert!(matches!(refused, Err(LoadError::Unpack(_))), "{refused:?}");
+    assert_eq!(state(), before);
+    assert_eq!(left_over(&store), 0);
+    check(&store, "a:1");
+    // One that is here already, without its layers, keeps the names it has.
+    let moved = load(&store, &hostile).unwrap().remove(0).moved;
+    assert_eq!(moved.len(), 1, "the control: the archive is refused for its layer only");
+    assert_eq!((moved[0].name.as_str(), moved[0].from), ("docker.io/library/a:1", good.manifest));
+    let before = state();
+    load_strictly(&hostile).unwrap_err();
+    assert_eq!(state(), before);
+    let other = docker_archive(&["b:1"], &layers()[..1]);
+    let moved = load_strictly(&other).unwrap().remove(0).moved;
+    assert_eq!((moved[0].name.as_str(), moved[0].from), ("docker.io/library/b:1", good.manifest));
+    assert!(load_strictly(&other).unwrap().remove(0).moved.is_empty(), "it has the name already");
+}
+
+#[test]
+fn a_name_with_the_digest_of_something_else_is_left_out() {
+    let files = oci_layout(None, &layers(), gzip);
+    let index: serde_json::Value = serde_json::from_slice(&files.last().unwrap().1).unwrap();
+    let own = index["manifests"][0]["digest"].as_str().unwrap().to_owned();
+    for (digest, is_used) in [(own, true), (Digest::of(b"other").to_string(), false)] {
+        let place = tempfile::tempdir().unwrap();
+        let store = store(&place);
+        let name = format!("quay.io/me/tool@{digest}");
+        let archive = as_tar(&oci_layout(Some(&name), &layers(), gzip));
+        let loaded = load(&store, &archive).unwrap().remove(0);
+        assert_eq!(
+            (loaded.names.len(), loaded.bad_names.len()),
+            if is_used { (1, 0) } else { (0, 1) }
+        );
+        assert_eq!(store.list().unwrap()[0].names.len(), usize::from(is_used));
+        let options = LoadOptions {
+            name: DefaultName::Name(Reference::parse(&name).unwrap()),
+            ..LoadOptions::default()
+        };
+        let unnamed = as_tar(&files);
+        let loaded = store.load(LoadSource::Stream(&mut &unnamed[..]), &options).unwrap().remove(0);
+        assert_eq!(loaded.names.len(), usize::from(is_used));
+    }
 }

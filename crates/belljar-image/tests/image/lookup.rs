@@ -94,3 +94,36 @@ fn a_large_file_is_not_read_and_users_are_found() {
     let user = image_user("web", Some(&image)).unwrap().unwrap();
     assert_eq!((user.uid, user.gid), (33, 34));
 }
+
+/// Links to links, with something before each name; only the lowest of 30 layers has them.
+fn chain(links: usize, before: &str) -> Vec<Vec<u8>> {
+    let target = |next: usize| format!("{before}l{next}");
+    let mut lowest = vec![Entry::dir("d"), Entry::file(format!("l{links}"), "end").mode(0o755)];
+    lowest.extend((0..links).map(|link| {
+        let target = target(link + 1);
+        Entry::symlink(format!("l{link}"), &target).pax("linkpath", &target)
+    }));
+    let others = (1..30).map(|layer| tar(&[Entry::file(format!("layer{layer}"), "")]));
+    [tar(&lowest)].into_iter().chain(others).collect()
+}
+
+#[test]
+fn a_lookup_that_an_image_makes_long_ends_with_an_error() {
+    let start = Path::new("/l0");
+    for (links, before, why) in [
+        (39, "d/../".repeat(60), "more than 32768 names"),
+        (39, "./".repeat(1900), "more than 16384 bytes"),
+        (41, String::new(), "more than 40 links"),
+    ] {
+        let place = tempfile::tempdir().unwrap();
+        let image = held(&place, &chain(links, &before));
+        let error = image.read_small_file(start, 100).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+        assert!(!image.has_program(start), "as if it were missing");
+        let last = format!("/l{}", links - 2);
+        assert_eq!(content(&image, &last).as_deref(), Some("end"), "the control: few links");
+        assert!(image.has_program(Path::new(&last)));
+    }
+    let place = tempfile::tempdir().unwrap();
+    assert_eq!(content(&held(&place, &chain(39, "d/../")), "/l0").as_deref(), Some("end"));
+}

@@ -30,6 +30,7 @@ fn layout() -> Vec<(String, Vec<u8>)> {
 fn pull_options(files: Vec<PathBuf>) -> PullOptions {
     let helpers = HelperPrograms { find: |_, _| None, search_path: "".into(), own_path: "".into() };
     PullOptions {
+        unpack: belljar_image::UnpackTime::Later,
         platform: Platform::of_this_machine(),
         limits: ImageLimits::default(),
         credentials: CredentialSources { files, helpers },

@@ -71,22 +71,37 @@ fn loaded_object(image: &LoadedImage) -> Value {
     json!({
         "names": image.names.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "digest": image.manifest.to_string(),
+        "moved": image
+            .moved
+            .iter()
+            .map(|moved| json!({ "name": moved.name, "from": moved.from.to_string() }))
+            .collect::<Vec<_>>(),
     })
 }
 
-/// The name to use it by, on standard output.
+/// All names to use it by, on standard output.
 fn print_loaded(loaded: &[LoadedImage], json: bool) -> CommandResult {
     for name in loaded.iter().flat_map(|image| &image.bad_names) {
-        report::eprintln(&format!("{WARN}warning:{WARN:#} left out a name that is none: {name}"));
+        report::eprintln(&format!(
+            "{WARN}warning:{WARN:#} left out a name that is none of the image: {name}"
+        ));
+    }
+    for moved in loaded.iter().flat_map(|image| &image.moved) {
+        let (name, from) = (escape(moved.name.as_bytes()), moved.from);
+        report::eprintln(&format!("{DIM}{name} was the name of {from} before{DIM:#}"));
     }
     if json {
         report::json(&loaded.iter().map(loaded_object).collect::<Vec<_>>())?;
         return Ok(0);
     }
     for image in loaded {
-        let name = image.names.first().map(ToString::to_string);
-        let name = name.unwrap_or_else(|| image.manifest.to_string());
-        report::out(&format!("{}\n", escape(name.as_bytes())));
+        let names = match image.names.as_slice() {
+            [] => vec![image.manifest.to_string()],
+            names => names.iter().map(ToString::to_string).collect(),
+        };
+        for name in names {
+            report::out(&format!("{}\n", escape(name.as_bytes())));
+        }
     }
     Ok(0)
 }
