@@ -80,11 +80,11 @@ impl GitPart {
     /// Whether such paths lie below a directory that is shared: another thing in its place would move them.
     pub fn holds_others(&self, inside: &Path) -> bool {
         let is_above =
-            |except: &&str| Path::new(except).ancestors().skip(1).any(|above| above == inside);
+            |except: &str| Path::new(except).ancestors().skip(1).any(|above| above == inside);
         inside == Path::new(WORKTREES)
             || (*self != Self::Main
                 && !inside.as_os_str().is_empty()
-                && NOT_SHARED.iter().any(|except| is_above(&except)))
+                && NOT_SHARED.iter().any(|except| is_above(except)))
     }
 
     /// Paths below the shared directories that are looked for by name, because a listing of the top does not show them.
