@@ -136,15 +136,21 @@ pub(crate) fn allow_control(spec: &RunSpec) -> Vec<OsText> {
     if let Some(git) = &spec.git_directory {
         let inside =
             spec.allow_control.iter().filter_map(|name| name.as_path().strip_prefix(".git").ok());
+        // `.git` alone is the file that names the repository, and not all of that.
+        let inside = inside.filter(|inside| !inside.as_os_str().is_empty());
         allowed.extend(inside.map(|inside| OsText::from(git.path.as_path().join(inside))));
     }
     allowed
 }
 
-/// Where on the host the files and directories lie that the run may read and not write.
+/// Where on the host the files and directories lie that the run may read and not write. What other worktrees a
+/// repository has is looked up when the run is bound.
 pub(crate) fn shielded(spec: &RunSpec) -> Vec<OsText> {
-    let others = spec.git_directory.iter().flat_map(|git| &git.others);
-    spec.manifest.iter().chain(others).cloned().collect()
+    let in_git = spec.git_directory.iter().flat_map(|git| {
+        let named = git.part.named_below().into_iter();
+        named.map(|name| OsText::from(git.path.as_path().join(name)))
+    });
+    spec.manifest.iter().cloned().chain(in_git).collect()
 }
 
 fn in_workspace(spec: &RunSpec, names: &[OsText]) -> Vec<OsText> {

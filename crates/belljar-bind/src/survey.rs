@@ -49,6 +49,7 @@ pub(super) fn survey(tree: &Path) -> Survey {
 fn survey_with_limit(tree: &Path, names: usize) -> Survey {
     let mut walk = SurveyWalk {
         tree,
+        top: Top::of(tree),
         found: Survey::default(),
         seen: HashSet::new(),
         looked_for: HashSet::new(),
@@ -95,8 +96,38 @@ enum Turn {
     AfterGit,
 }
 
+/// What the tree itself is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Top {
+    GitDirectory,
+    Other,
+}
+
+impl Top {
+    fn of(tree: &Path) -> Self {
+        let is_there = |name: &&&str| std::fs::symlink_metadata(tree.join(name)).is_ok();
+        let marks =
+            GitMarks::of(GitMarks::NAMES.iter().filter(is_there).map(|name| OsStr::new(*name)));
+        if marks.is_git_directory() { Self::GitDirectory } else { Self::Other }
+    }
+
+    /// The directory that a git directory has for its submodules and worktrees, if a path is in one.
+    fn nest_of(self, path: &Path) -> Option<PathBuf> {
+        let mut above = path.ancestors().filter(|above| {
+            let is_nest =
+                above.file_name().is_some_and(|name| GIT_NESTS.iter().any(|it| is(name, it)));
+            let holder = above.parent();
+            let is_top = self == Self::GitDirectory && holder == Some(Path::new(""));
+            let is_named = holder.and_then(Path::file_name).is_some_and(|name| is(name, ".git"));
+            is_nest && (is_top || is_named)
+        });
+        above.next().map(Path::to_owned)
+    }
+}
+
 struct SurveyWalk<'a> {
     tree: &'a Path,
+    top: Top,
     found: Survey,
     /// What was looked up by its name, and must not be found a second time.
     seen: HashSet<PathBuf>,
@@ -152,7 +183,7 @@ impl SurveyWalk<'_> {
         };
         if !listing.is_whole {
             self.found.cut = true;
-            if let Some(nest) = nest_of(directory) {
+            if let Some(nest) = self.top.nest_of(directory) {
                 self.found.control.push(nest);
                 return;
             }
@@ -178,7 +209,10 @@ impl SurveyWalk<'_> {
             match is_git {
                 true => self.in_git(path, &name, kind),
                 false => {
-                    let turn = if nest_of(&path).is_some() { Turn::First } else { Turn::AfterGit };
+                    let turn = match self.top.nest_of(&path) {
+                        Some(_) => Turn::First,
+                        None => Turn::AfterGit,
+                    };
                     self.elsewhere(path, &name, kind, turn);
                 }
             }
@@ -216,7 +250,7 @@ impl SurveyWalk<'_> {
         } else if kind.is_dir() {
             if GIT_DATA.iter().any(|data| is(name, data)) {
                 self.last.push_back(path);
-            } else if nest_of(&path).is_some() {
+            } else if self.top.nest_of(&path).is_some() {
                 self.first.push_back(path);
             } else {
                 self.soon.push_back(path);
@@ -302,16 +336,6 @@ fn is_marked(path: &Path, meta: &Metadata) -> bool {
 
 fn is_dependency(path: &Path) -> bool {
     path.iter().any(|name| DEPENDENCIES.iter().any(|large| is(name, large)))
-}
-
-/// The directory that a git directory has for its submodules and worktrees, if a path is in one.
-fn nest_of(path: &Path) -> Option<PathBuf> {
-    let mut above = path.ancestors().filter(|above| {
-        let is_nest = above.file_name().is_some_and(|name| GIT_NESTS.iter().any(|it| is(name, it)));
-        let holder = above.parent().and_then(Path::file_name);
-        is_nest && holder.is_some_and(|name| is(name, ".git"))
-    });
-    above.next().map(Path::to_owned)
 }
 
 /// As git recognises one: by its contents. One by that name counts while it is being made, too.
@@ -475,6 +499,32 @@ mod tests {
         }
         assert_eq!(control(&tree), ["sub/.git/config", "sub/deep/.envrc"]);
         assert!(!survey_with_limit(&tree, CROWD).cut);
+    }
+
+    /// The tree is what a linked worktree's `.git` file names, and so has no `.git` above its nests.
+    #[test]
+    fn a_crowd_in_a_git_directory_does_not_hide_its_worktrees() {
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let tree = fs::canonicalize(dir.path()).unwrap();
+        make(&tree, &["HEAD", "objects/x", "refs/x", "config", "modules/lib/HEAD"]);
+        make(&tree, &["modules/lib/objects/x", "modules/lib/config"]);
+        make(&tree, &["worktrees/w/HEAD", "worktrees/w/commondir", "worktrees/w/gitdir"]);
+        let expected =
+            ["config", "modules/lib/config", "worktrees/w/commondir", "worktrees/w/gitdir"];
+        assert_eq!(control(&tree), expected, "the control");
+        // In names that sort and are listed before and after, at the top and beside it.
+        for at in 0..=CROWD {
+            fs::File::create(tree.join(format!("z{at}"))).unwrap();
+        }
+        fs::create_dir(tree.join("a")).unwrap();
+        for at in 0..=CROWD {
+            fs::File::create(tree.join(format!("a/{at}"))).unwrap();
+        }
+        assert_eq!(control(&tree), expected);
+        for at in 0..=MAX_GIT_NAMES {
+            fs::create_dir(tree.join(format!("worktrees/z{at}"))).unwrap();
+        }
+        assert!(control(&tree).contains(&"worktrees".to_owned()));
     }
 
     /// Neither in the crowded directory itself, nor in those that were found before it.

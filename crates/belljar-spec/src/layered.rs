@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::autorun::Class;
+use crate::git_worktrees::GitPart;
 use crate::text::OsText;
 
 /// One layered tree of a run. Its changes are in `upper/<number>/data` of the run's directory.
@@ -25,9 +26,10 @@ pub struct LayeredTree {
     /// Names in it that the run was not shown. What it put there itself never replaces them.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub hidden: Vec<OsText>,
-    /// What a repository keeps in it for worktrees other than the run's: withheld by `apply`.
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub other_worktrees: Vec<OsText>,
+    /// Where the tree is a repository that other worktrees have too: which part is the run's. The rest is withheld by
+    /// `apply`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub git_part: Option<GitPart>,
     #[serde(skip_serializing_if = "ApplyMoment::is_default", default)]
     pub apply: ApplyMoment,
 }

@@ -15,6 +15,7 @@ use crate::commands::CommandPolicy;
 use crate::denied_call::{COMMAND_FILTER, TRACED_FILTER};
 use crate::egress::EgressSpec;
 use crate::git_identity::GitIdentity;
+use crate::git_worktrees::GitPart;
 use crate::layered::LayeredTree;
 use crate::manifest::Pull;
 use crate::posture::Waiver;
@@ -74,23 +75,20 @@ pub struct Mount {
 pub struct GitDirectory {
     /// The `.git` file, without links.
     pub link: OsText,
-    /// Of its content, as the list of trusted files has it.
+    /// Of its content and of the path that it led to, as the list of trusted files has it.
     pub link_hash: String,
     /// Where objects and references are, without links.
     pub path: OsText,
-    /// What the repository keeps for its other worktrees: the run may read it, and nothing it does there counts.
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub others: Vec<OsText>,
+    /// Which of it is the workspace's. What belongs to other worktrees the run may read, and nothing it does there
+    /// counts.
+    pub part: GitPart,
 }
 
 impl GitDirectory {
-    /// Tells the tree of the repository what in it is other worktrees'.
-    pub fn mark_other_worktrees(&self, trees: &mut [LayeredTree]) {
-        for tree in trees {
-            let inside = |other: &OsText| {
-                other.as_path().strip_prefix(tree.source.as_path()).ok().map(OsText::from)
-            };
-            tree.other_worktrees = self.others.iter().filter_map(inside).collect();
+    /// Tells the tree of the repository what in it is the workspace's.
+    pub fn mark_part(&self, trees: &mut [LayeredTree]) {
+        for tree in trees.iter_mut().filter(|tree| tree.source == self.path) {
+            tree.git_part = Some(self.part.clone());
         }
     }
 }

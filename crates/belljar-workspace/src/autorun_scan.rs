@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use belljar_bind::SurveyedTree;
 use belljar_spec::autorun::{self, Autorun, Class, GitMarks, is};
-use belljar_spec::{AutorunChange, AutorunFile, Moment, NewControlFile, OsText, WorkspaceReport};
+use belljar_spec::{
+    AutorunChange, AutorunFile, GitPart, Moment, NewControlFile, OsText, WorkspaceReport,
+};
 use belljar_tree::{
     Dir, DirEntry, DirQueue, EntryKind, FinalLink, OpenDirError, QueueBounds, QueueError,
     QueuedDir, Turn,
@@ -39,6 +41,8 @@ pub struct WrittenTree {
     pub target: OsText,
     /// What was in it before the run.
     pub before: Option<SurveyedTree>,
+    /// Where the tree is a repository that other worktrees have too: which part is the run's.
+    pub git_part: Option<GitPart>,
 }
 
 impl WrittenTree {
@@ -72,7 +76,15 @@ pub(super) fn look(
     };
     let bounds = QueueBounds { depth: MAX_DEPTH - 1, path_bytes: MAX_DIRECTORY, memory: MAX_HELD };
     let queue = DirQueue::new(root, None, bounds);
-    let mut scan = AutorunScan { tree, since, until, report, queue, known: BTreeSet::new() };
+    let is_there = |name: &&&str| queue.root().stat(Path::new(**name)).is_ok();
+    let marks = GitMarks::of(GitMarks::NAMES.iter().filter(is_there).map(|name| OsStr::new(*name)));
+    let is_git = marks.is_git_directory();
+    let known = BTreeSet::new();
+    let mut scan = AutorunScan { tree, is_git, since, until, report, queue, known };
+    // In directories that are not looked into as a whole.
+    if let Some(part) = &tree.git_part {
+        part.named_below().iter().for_each(|known| scan.look_for(known));
+    }
     // What has a known place is reported however large the rest is.
     let known = match scan.queue.root().entries("") {
         Ok(top) => autorun::known_in_listing(top.map(|entry| entry.map(|entry| entry.name))),
@@ -96,8 +108,14 @@ enum Looked {
 /// Where a directory is in a git directory, if what is below it counts.
 type InsideGit = Option<PathBuf>;
 
+/// Git goes by it the next time a person works in that worktree.
+const OF_ANOTHER_WORKTREE: Autorun =
+    Autorun { class: Class::Control, why: "it is about another worktree of the repository" };
+
 struct AutorunScan<'a> {
     tree: &'a WrittenTree,
+    /// The tree itself is a git directory.
+    is_git: bool,
     since: Moment,
     until: Instant,
     report: &'a mut WorkspaceReport,
@@ -165,6 +183,12 @@ impl AutorunScan<'_> {
         Looked::Whole
     }
 
+    /// What was there is read-only inside; so only what is new is the run's.
+    fn of_another(&self, path: &Path) -> Option<Autorun> {
+        let is_anothers = |part: &GitPart| part.is_of_another(path) && self.tree.is_new(path, true);
+        self.tree.git_part.as_ref().filter(|part| is_anothers(part)).map(|_| OF_ANOTHER_WORKTREE)
+    }
+
     fn note_left_out(&mut self, waits: Result<(), QueueError>) {
         self.report.cut |= waits.is_err();
     }
@@ -195,7 +219,9 @@ impl AutorunScan<'_> {
         let whole = self.tree.path.join(&path);
         let of_file = || {
             let by_place = inside_git.and_then(|it| autorun::in_git_directory(&it.join(name)));
-            by_place.or_else(|| autorun::classify(&whole))
+            let in_git = || autorun::classify(&Path::new(".git").join(&path));
+            let known = by_place.or_else(|| autorun::classify(&whole));
+            known.or_else(|| self.is_git.then(in_git).flatten()).or_else(|| self.of_another(&path))
         };
         // Most names of a tree mean nothing, and are not looked at any further.
         if kind == EntryKind::File && of_file().is_none() {
@@ -269,8 +295,12 @@ mod tests {
 
     fn seen(tree: &Path, since: Moment, until: Instant) -> WorkspaceReport {
         let mut report = WorkspaceReport::default();
-        let tree =
-            WrittenTree { path: tree.to_owned(), target: OsText::from("/workspace"), before: None };
+        let tree = WrittenTree {
+            path: tree.to_owned(),
+            target: OsText::from("/workspace"),
+            before: None,
+            git_part: None,
+        };
         look(&tree, since, until, &mut report).unwrap();
         report
     }
@@ -330,6 +360,46 @@ mod tests {
         ];
         assert_eq!(told, expected);
         assert!(!report.cut);
+    }
+
+    #[test]
+    fn tells_of_new_names_of_other_worktrees_and_of_what_a_rebase_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = dir.path();
+        make(tree, &["HEAD", "index", "objects/x", "refs/heads/main", "logs/HEAD"]);
+        make(tree, &["worktrees/own/HEAD", "worktrees/own/commondir"]);
+        let since = later_moment();
+        // What was there, and what a commit writes.
+        make(tree, &["HEAD", "index", "objects/y", "refs/heads/main", "logs/refs/heads/main"]);
+        make(tree, &["worktrees/own/HEAD", "worktrees/own/index", "logs/HEAD"]);
+        make(tree, &["MERGE_HEAD", "refs/bisect/bad", "worktrees/new/HEAD"]);
+        make(tree, &["worktrees/own/rebase-merge/git-rebase-todo"]);
+        let told = |part: Option<GitPart>| {
+            let before = SurveyedTree {
+                path: tree.to_owned(),
+                control: ["HEAD", "index", "logs/HEAD"].map(PathBuf::from).to_vec(),
+                cut: false,
+            };
+            let target = OsText::from("/repository");
+            let tree =
+                WrittenTree { path: tree.to_owned(), target, before: Some(before), git_part: part };
+            let mut report = WorkspaceReport::default();
+            look(&tree, since, soon(), &mut report).unwrap();
+            let names = |files: Vec<&OsText>| {
+                let mut names: Vec<String> = files.into_iter().map(OsText::to_string).collect();
+                names.sort();
+                names
+            };
+            let new = names(report.new_control_files.iter().map(|file| &file.path).collect());
+            (new, names(report.autorun.iter().map(|file| &file.path).collect()))
+        };
+        let todo = "worktrees/own/rebase-merge/git-rebase-todo";
+        let new = ["MERGE_HEAD", "refs/bisect/bad", "worktrees/new/HEAD"];
+        let (found, autorun) = told(Some(GitPart::Linked { name: "own".into() }));
+        assert_eq!(found, new);
+        assert!(autorun.contains(&todo.to_owned()), "{autorun:?}");
+        // The control: a repository that nobody else works in.
+        assert_eq!(told(None), (Vec::new(), vec![todo.to_owned()]));
     }
 
     #[test]

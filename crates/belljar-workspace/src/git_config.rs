@@ -78,6 +78,17 @@ pub fn git_work_tree_in(text: &[u8]) -> Option<String> {
     work_tree
 }
 
+/// Whether a repository's configuration has git read `config.worktree` as well.
+pub fn git_has_worktree_config(text: &[u8]) -> bool {
+    let mut has_it = false;
+    each_value_of("extensions", text, |key, value| {
+        if key == "worktreeconfig" {
+            has_it = ["true", "yes", "on", "1"].contains(&value.to_ascii_lowercase().as_str());
+        }
+    });
+    has_it
+}
+
 /// Calls `found` with each key, in lower case, and value of a section without a name of its own.
 fn each_value_of(wanted: &str, text: &[u8], mut found: impl FnMut(&str, String)) {
     let text = String::from_utf8_lossy(text.get(..MAX_BYTES).unwrap_or(text));
@@ -204,7 +215,7 @@ fn is_word(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{git_identity_in, git_work_tree_in, is_harmless};
+    use super::{git_has_worktree_config, git_identity_in, git_work_tree_in, is_harmless};
 
     #[test]
     fn the_work_tree_is_the_last_one_of_the_plain_section() {
@@ -216,6 +227,18 @@ mod tests {
         assert_eq!(found(twice).as_deref(), Some("/c\\d"));
         for other in ["[core \"x\"]\nworktree = a\n", "[user]\nworktree = a\n", "# [core]\n"] {
             assert_eq!(found(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_second_configuration_counts_where_the_first_says_so() {
+        let found = |text: &str| git_has_worktree_config(text.as_bytes());
+        assert!(found("[extensions]\n\tworktreeConfig = true\n"));
+        assert!(!found("[extensions]\nworktreeConfig = true\nworktreeConfig = false\n"));
+        for other in
+            ["", "[core]\nworktreeConfig = true\n", "[extensions \"x\"]\nworktreeConfig = true\n"]
+        {
+            assert!(!found(other), "{other}");
         }
     }
 

@@ -47,7 +47,7 @@ pub use baseline::{BaselineError, keep_baseline};
 pub use change::{AutorunMark, Change, Changes, Facts, HowFar, Kind, What, Withheld};
 pub use changed_paths::capture_live;
 pub use discard::{DiscardError, discard};
-pub use git_config::{git_identity_in, git_work_tree_in};
+pub use git_config::{git_has_worktree_config, git_identity_in, git_work_tree_in};
 pub use lookup::{FileVersion, find_file, find_file_in_layers};
 pub use merge::Clash;
 pub use open::{OpenTree, Review, ReviewError, read_small};

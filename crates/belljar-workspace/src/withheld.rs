@@ -50,6 +50,9 @@ fn runs_later(
     let by_place = classify(whole.strip_prefix("/").unwrap_or(&whole));
     let by_place = by_place.filter(|later| later.class == Class::Control);
     let known = by_place.or_else(|| classify(path));
+    // A tree that is a git directory has what is in one, whatever its own name is.
+    let in_git = || tree.is_git_directory().then(|| classify(&Path::new(".git").join(path)));
+    let known = known.or_else(|| in_git().flatten());
     // What a project's file does by its name is less than what it does to git.
     let known = match known {
         Some(Autorun { class: Class::Control, .. }) => known,
@@ -82,14 +85,22 @@ fn hold(tree: &OpenTree, change: &Change) -> Option<Withheld> {
             return unless_named("it is larger than 1 GiB");
         }
     }
-    let is_in = |other: &OsText| change.path.as_path().starts_with(other.as_path());
     match &change.autorun {
         Some(AutorunMark { class: Class::Control, why }) => unless_named(why),
-        _ if tree.note.other_worktrees.iter().any(is_in) => {
+        _ if is_of_another_worktree(tree, change) => {
             unless_named("it is about another worktree of the repository")
         }
         Some(AutorunMark { class: Class::Project, .. }) | None => None,
     }
+}
+
+/// Also what takes the place of a directory that holds such paths.
+fn is_of_another_worktree(tree: &OpenTree, change: &Change) -> bool {
+    let path = change.path.as_path();
+    let is_no_directory = change.after.as_ref().is_some_and(|facts| facts.kind != Kind::Directory);
+    tree.note.git_part.as_ref().is_some_and(|part| {
+        part.is_of_another(path) || (is_no_directory && part.holds_others(path))
+    })
 }
 
 fn cannot_be_read(tree: &OpenTree, change: &Change, after: &Facts) -> bool {

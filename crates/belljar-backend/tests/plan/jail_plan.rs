@@ -230,15 +230,18 @@ fn a_limit_that_nobody_set_is_absent() {
 }
 
 #[test]
-fn other_worktrees_of_a_repository_are_shielded_and_its_control_files_can_be_allowed() {
+fn what_names_a_worktrees_repository_is_shielded_and_its_control_files_can_be_allowed() {
     let mut wanted = spec();
     wanted.manifest = None;
-    wanted.allow_control = vec![".git/config".into(), ".envrc".into()];
+    wanted.allow_control = vec![".git/config".into(), ".git".into(), ".envrc".into()];
     let before = plan(&wanted, &root_with_cgroups());
     wanted.git_directory = Some(Box::new(crate::support::git_directory()));
     let with_git = plan(&wanted, &root_with_cgroups());
     assert_eq!(before.shielded, []);
-    assert_eq!(with_git.shielded, ["/srv/repo/.git/worktrees/other".into()]);
+    for name in ["worktrees/own/commondir", "worktrees/own/gitdir", "logs/HEAD", "refs/bisect"] {
+        let path = std::path::Path::new("/srv/repo/.git").join(name);
+        assert!(with_git.shielded.contains(&path.as_path().into()), "{name}");
+    }
     let added = &with_git.allow_control[before.allow_control.len()..];
-    assert_eq!(added, ["/srv/repo/.git/config".into()]);
+    assert_eq!(added, ["/srv/repo/.git/config".into()], ".git is the file in the workspace");
 }

@@ -138,7 +138,7 @@ impl Binder<'_> {
             backing,
             since,
             hidden: layer.left_out.iter().map(|name| OsText::from(name.as_path())).collect(),
-            other_worktrees: Vec::new(), // the launcher knows which
+            git_part: None, // the launcher knows it
             apply: ApplyMoment::OnRequest,
         });
     }

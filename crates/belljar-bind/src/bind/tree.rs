@@ -91,10 +91,12 @@ impl Binder<'_> {
             shielded = self.shielded_in(&source.path);
             if source.is_directory() {
                 let protected = protected(&source.path, &self.plan.allow_control, self.place)?;
+                // What is shielded was there too, and is not reported as new.
+                let control = [protected.control, shielded.clone()].concat();
                 shielded.extend(protected.paths);
                 self.surveyed.push(SurveyedTree {
                     path: source.path.clone(),
-                    control: protected.control,
+                    control,
                     cut: protected.cut,
                 });
                 if protected.cut {

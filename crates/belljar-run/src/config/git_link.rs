@@ -4,19 +4,20 @@
 //! it names must name this workspace in turn, as git's own commands have it; so a file that came with an archive leads to
 //! no repository but the archive's.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use belljar_bind::resolve::{ResolveError, Resolved, resolve};
 use belljar_record::home::Home;
-use belljar_spec::autorun::GitMarks;
+use belljar_spec::git_worktrees::WORKTREES;
 use belljar_spec::manifest::GitMode;
+use belljar_spec::text::{escape, quote_command};
 use belljar_spec::{
-    BackendChoice, FoundGitDirectory, GitDirectory, LinkForm, OsText, Rootfs, RunSpec, Settings,
-    WritableTree, paths,
+    BackendChoice, FoundGitDirectory, GitDirectory, GitPart, LinkForm, OsText, Rootfs, RunSpec,
+    Settings, WritableTree, paths,
 };
-use belljar_workspace::git_work_tree_in;
+use belljar_workspace::{git_has_worktree_config, git_work_tree_in};
 
 use super::files::{DecisionFile, DecisionReader, ReadError};
 use super::trust::{Store, TrustError, TrustState, hash_of_file};
@@ -25,10 +26,6 @@ use super::trust::{Store, TrustError, TrustState, hash_of_file};
 pub(super) const LINK: &str = ".git";
 /// What stands before the path in it.
 const PREFIX: &[u8] = b"gitdir:";
-/// Where a repository keeps what it knows of its linked worktrees.
-const WORKTREES: &str = "worktrees";
-/// Other worktrees that are kept read-only. Git itself lists them all with each of many commands.
-const MAX_OTHERS: usize = 10_000;
 
 /// How to go on all the same.
 const WITHOUT: &str = "to run without git's data: -c sandbox.git=off";
@@ -37,38 +34,97 @@ const WITHOUT: &str = "to run without git's data: -c sandbox.git=off";
 #[derive(Debug, thiserror::Error)]
 pub enum GitLinkError {
     #[error(
-        "{} {}; check which repository it names, then: belljar trust {}; {WITHOUT}",
-        .link.display(),
+        "{link} {}{}; check which repository it names, then: {}; {WITHOUT}",
         match .standing {
-            TrustState::Changed => format!("has changed since it was trusted, and a run can write to {}", .tree.display()),
-            _ => format!("is inside {}, where a run could have changed it", .tree.display()),
+            TrustState::Changed => format!(
+                "has changed since it was trusted, or leads elsewhere, and a run can write to {tree}"
+            ),
+            _ => format!("is inside {tree}, where a run could have changed it"),
         },
-        .link.display()
+        match .repository {
+            Some(repository) => format!("; it leads to {repository}"),
+            None => String::new(),
+        },
+        quote_command(&["belljar".into(), "trust".into(), .link.clone()])
     )]
-    Untrusted { link: PathBuf, tree: PathBuf, standing: TrustState },
+    Untrusted { link: OsText, tree: OsText, standing: TrustState, repository: Option<OsText> },
     #[error(
-        "{} names {}, which belongs to the worktree at {}; if this worktree was moved, run: git -C {} worktree repair; \
-         {WITHOUT}",
-        .link.display(), .directory.display(), .owner.display(), .workspace.display()
+        "{link} names {directory}, which belongs to the worktree at {owner}{}; {WITHOUT}",
+        match .workspace {
+            Some(workspace) => format!(
+                ", where nothing is; if you moved that worktree here, run: {}",
+                quote_command(&["git".into(), "-C".into(), workspace.clone(), "worktree".into(), "repair".into()])
+            ),
+            None => String::new(),
+        }
     )]
-    OtherWorktree { link: PathBuf, directory: PathBuf, owner: PathBuf, workspace: PathBuf },
+    OtherWorktree {
+        link: OsText,
+        directory: OsText,
+        owner: OsText,
+        /// Where the worktree may have been moved to: its old place is empty.
+        workspace: Option<OsText>,
+    },
+    // No command: run in a directory that came with an archive, it would hand over a repository that the archive chose.
     #[error(
-        "{} names {}, which does not name {} as its work tree; if it is the repository of this directory, run: \
-         git --git-dir={} config core.worktree {}; {WITHOUT}",
-        .link.display(), .directory.display(), .workspace.display(), .directory.display(), .workspace.display()
+        "{link} names {directory}, which does not name {workspace} as its work tree (core.worktree in its \
+         configuration); {WITHOUT}"
     )]
-    NoWayBack { link: PathBuf, directory: PathBuf, workspace: PathBuf },
+    NoWayBack { link: OsText, directory: OsText, workspace: OsText },
     #[error(
-        "{} names {}, and the file commondir there names another directory than the repository it is in; {WITHOUT}",
-        .link.display(), .directory.display()
+        "{link} names {directory}, and the file commondir there names another directory than the repository it is in; \
+         {WITHOUT}"
     )]
-    OtherRepository { link: PathBuf, directory: PathBuf },
+    OtherRepository { link: OsText, directory: OsText },
+    #[error(
+        "{link} names {directory}, which has a configuration of its own, as no worktree has: a run may have made it; \
+         {WITHOUT}"
+    )]
+    OwnConfiguration { link: OsText, directory: OsText },
     #[error(transparent)]
     Resolve(#[from] ResolveError),
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error(transparent)]
     Trust(#[from] TrustError),
+}
+
+/// What the list of trusted files has of a link: its content, and the repository that it leads to.
+pub(super) fn hash_of_link(content: &[u8], repository: Option<&Path>) -> String {
+    let repository = repository.map(|path| hash_of_file(path.as_os_str().as_bytes()));
+    format!("{}+{}", hash_of_file(content), repository.unwrap_or_default())
+}
+
+/// A link that is shown for `belljar trust`.
+pub(super) struct ExaminedLink {
+    pub(super) hash: String,
+    /// One line, for a person.
+    pub(super) what: String,
+}
+
+/// Follows the link without asking whether it is trusted.
+pub(super) fn examine(
+    link: &DecisionFile,
+    reader: &DecisionReader,
+) -> Result<ExaminedLink, GitLinkError> {
+    let trees = reader.trees_and(None);
+    let workspace = resolve(link.path.parent().unwrap_or(&link.path), &trees)?;
+    let search = Search { reader, distrusted: None, trees: &trees, workspace: &workspace };
+    let without = || hash_of_link(&link.content, None);
+    Ok(match search.follow(link)? {
+        GitLink::Found(found) => {
+            let GitDirectory { path, link_hash, .. } = found.directory;
+            let what = format!("the repository {path} is mounted with its directory");
+            ExaminedLink { hash: link_hash, what }
+        }
+        GitLink::None => {
+            let what = "it names a directory in its own directory, and nothing else is mounted";
+            ExaminedLink { hash: without(), what: what.to_owned() }
+        }
+        GitLink::NotMounted(why) => {
+            ExaminedLink { hash: without(), what: format!("no repository is mounted: {why}") }
+        }
+    })
 }
 
 /// What became of the `.git` of a workspace.
@@ -92,18 +148,39 @@ pub(super) fn find(
     if is_off || spec.backend == BackendChoice::Host {
         return Ok(GitLink::None); // the host has everything at its place
     }
-    let found = of_workspace(spec, reader, home)?;
-    let is_mounted = |found: &FoundGitDirectory| {
-        spec.mounts.iter().any(|mount| mount.target == found.target) // by the operator
+    let found = match of_workspace(spec, reader, home)? {
+        GitLink::Found(found) => found,
+        other => return Ok(other),
     };
-    match (&found, &spec.rootfs) {
-        (GitLink::Found(found), _) if is_mounted(found) => Ok(GitLink::None),
-        (GitLink::Found(found), Rootfs::Directory { path }) => {
+    if let Some(instead) = by_operator(spec, &found) {
+        return Ok(instead);
+    }
+    match &spec.rootfs {
+        Rootfs::Directory { path } => {
             let why = format!("{path} has no place for {}", found.directory.path);
             Ok(GitLink::NotMounted(why)) // nothing is created in it
         }
-        _ => Ok(found),
+        Rootfs::Host => Ok(GitLink::Found(found)),
     }
+}
+
+/// A mount of the operator's decides how the repository is seen, and what is at its place: nothing goes over it.
+fn by_operator(spec: &RunSpec, found: &FoundGitDirectory) -> Option<GitLink> {
+    let (path, target) = (&found.directory.path, &found.target);
+    spec.mounts.iter().find_map(|mount| {
+        let source = mount.source.as_path();
+        let source = std::fs::canonicalize(source).unwrap_or_else(|_| source.to_owned());
+        let place = target.as_path().strip_prefix(mount.target.as_path());
+        let part = path.as_path().strip_prefix(&source);
+        match (place, part) {
+            (Err(_), Err(_)) => None,
+            (Ok(place), Ok(part)) if place == part => Some(GitLink::None), // it is there already
+            _ => Some(GitLink::NotMounted(format!(
+                "{path} is not mounted at {target}, because of your own mount of {} at {}",
+                mount.source, mount.target
+            ))),
+        }
+    })
 }
 
 /// Says that git does not work inside.
@@ -132,22 +209,50 @@ fn of_workspace(
     };
     let search = Search { reader, distrusted, trees: &trees, workspace: &workspace };
     let Some(link) = search.read(&workspace.path.join(LINK))? else { return Ok(GitLink::None) };
-    let hash = hash_of_file(&link.content);
+    let followed = search.follow(&link);
     if let Some(tree) = &link.written_in {
-        let standing = Store::open(home)?.standing(&link.path.as_path().into(), &hash);
-        if standing != TrustState::Trusted {
-            let (link, tree) = (link.path, tree.clone());
-            return Err(GitLinkError::Untrusted { link, tree, standing });
-        }
+        refuse_untrusted(&link, tree, &followed, &Store::open(home)?)?;
     }
-    search.follow(&link, hash)
+    followed
+}
+
+/// The content has to be what the operator trusted, and what it leads to as well: a run may have changed files on the
+/// way. Where it leads to nothing, the reason of that is the answer.
+fn refuse_untrusted(
+    link: &DecisionFile,
+    tree: &Path,
+    followed: &Result<GitLink, GitLinkError>,
+    store: &Store,
+) -> Result<(), GitLinkError> {
+    let path = OsText::from(link.path.as_path());
+    let trusted = store.hash_of(&path);
+    let same_content = || {
+        let content = trusted.and_then(|hash| hash.split_once('+')).map(|(content, _)| content);
+        content == Some(&*hash_of_file(&link.content))
+    };
+    let (is_trusted, repository) = match followed {
+        Ok(GitLink::None) => (true, None), // nothing is mounted
+        Ok(GitLink::Found(found)) => {
+            let GitDirectory { path, link_hash, .. } = &found.directory;
+            (trusted == Some(&**link_hash), Some(path.clone()))
+        }
+        Ok(GitLink::NotMounted(_)) | Err(_) => (same_content(), None),
+    };
+    if is_trusted {
+        return Ok(());
+    }
+    let standing = if trusted.is_some() { TrustState::Changed } else { TrustState::Unknown };
+    Err(GitLinkError::Untrusted { link: path, tree: tree.into(), standing, repository })
 }
 
 /// A path in a file of git's, up to the end of its line.
 fn path_in(content: &[u8]) -> Option<PathBuf> {
     let end = content.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r'))?;
     let path = &content[..=end];
-    (!path.contains(&0)).then(|| PathBuf::from(OsStr::from_bytes(path)))
+    // Nothing that drives a terminal or reorders what a person reads: no repository is called that.
+    let is_plain = |part: &str| escape(part.as_bytes()) == part;
+    let is_plain = path.utf8_chunks().all(|chunk| is_plain(chunk.valid()));
+    is_plain.then(|| PathBuf::from(OsStr::from_bytes(path)))
 }
 
 /// Device and inode.
@@ -176,9 +281,9 @@ impl Search<'_> {
         }
     }
 
-    fn follow(&self, link: &DecisionFile, link_hash: String) -> Result<GitLink, GitLinkError> {
+    fn follow(&self, link: &DecisionFile) -> Result<GitLink, GitLinkError> {
         let not_mounted = |why: String| Ok(GitLink::NotMounted(why));
-        let shown = link.path.display();
+        let shown = OsText::from(link.path.as_path());
         let path = link.content.strip_prefix(PREFIX).map(<[u8]>::trim_ascii_start);
         let Some(path) = path.and_then(path_in) else {
             return not_mounted(format!("{shown} is a file that does not name a git directory"));
@@ -188,10 +293,8 @@ impl Search<'_> {
         let directory = match self.resolve_if_there(&named)? {
             Some(directory) if directory.is_directory() => directory,
             _ => {
-                return not_mounted(format!(
-                    "{shown} names {}, which is not a directory",
-                    named.display()
-                ));
+                let named = OsText::from(named);
+                return not_mounted(format!("{shown} names {named}, which is not a directory"));
             }
         };
         if directory.path.starts_with(&self.workspace.path) {
@@ -201,21 +304,22 @@ impl Search<'_> {
             Some(common) => self.of_worktree(link, &directory, &named, &common)?,
             None => self.of_submodule(link, directory, named)?,
         };
-        let Place { common, target, workspace_target, own } = place;
+        let Place { common, target, workspace_target, part } = place;
+        let path = OsText::from(common.path.as_path());
         if !is_repository(&common.path) {
-            let common = common.path.display();
-            return not_mounted(format!("{shown} names {common}, which is not a repository"));
+            return not_mounted(format!("{shown} names {path}, which is not a repository"));
         }
         if self.workspace.path.starts_with(&common.path) {
-            let common = common.path.display();
-            return not_mounted(format!("the workspace is inside its repository {common}"));
+            return not_mounted(format!("the workspace is inside its repository {path}"));
         }
-        let directory = GitDirectory {
-            link: link.path.as_path().into(),
-            link_hash,
-            others: others(&common.path, own.as_deref()),
-            path: common.path.into(),
-        };
+        if part != GitPart::Main && common.path.join("reftable").symlink_metadata().is_ok() {
+            return not_mounted(format!(
+                "{path} has its references in the reftable format, in which those of another worktree cannot be kept \
+                 from being written"
+            ));
+        }
+        let link_hash = hash_of_link(&link.content, Some(&common.path));
+        let directory = GitDirectory { link: shown, link_hash, path, part };
         let (target, workspace_target) = (target.into(), workspace_target.into());
         let found = FoundGitDirectory { directory, target, workspace_target, link: form };
         Ok(GitLink::Found(Box::new(found)))
@@ -229,10 +333,13 @@ impl Search<'_> {
         named: &Path,
         common: &DecisionFile,
     ) -> Result<Place, GitLinkError> {
-        let elsewhere = || GitLinkError::OtherRepository {
-            link: link.path.clone(),
-            directory: directory.path.clone(),
-        };
+        let (shown, admin) =
+            (OsText::from(link.path.as_path()), OsText::from(directory.path.as_path()));
+        let elsewhere =
+            || GitLinkError::OtherRepository { link: shown.clone(), directory: admin.clone() };
+        if directory.path.join("config").symlink_metadata().is_ok() {
+            return Err(GitLinkError::OwnConfiguration { link: shown, directory: admin });
+        }
         let two_up = |path: &Path| -> Option<PathBuf> {
             let parent =
                 path.parent().filter(|parent| parent.file_name() == Some(WORKTREES.as_ref()));
@@ -254,16 +361,15 @@ impl Search<'_> {
         let is_this = self.resolve_if_there(&back)?.map(same_file).transpose()?;
         let owner = back.parent().unwrap_or(&back).to_owned();
         if is_this != Some(true) {
-            return Err(GitLinkError::OtherWorktree {
-                link: link.path.clone(),
-                directory: directory.path.clone(),
-                owner,
-                workspace: self.workspace.path.clone(),
-            });
+            // Where another one is, this one was not moved; to repair it would take that one's place.
+            let is_moved = is_this.is_none();
+            let workspace = is_moved.then(|| OsText::from(self.workspace.path.as_path()));
+            let (link, directory, owner) = (shown, admin, owner.into());
+            return Err(GitLinkError::OtherWorktree { link, directory, owner, workspace });
         }
         let workspace_target = if is_absolute { owner } else { self.workspace.path.clone() };
-        let own = directory.path.file_name().map(OsStr::to_owned);
-        Ok(Place { common, target, workspace_target, own })
+        let name = directory.path.file_name().unwrap_or_default().into();
+        Ok(Place { common, target, workspace_target, part: GitPart::Linked { name } })
     }
 
     /// `directory` is a whole repository, and its configuration has the work tree.
@@ -274,21 +380,26 @@ impl Search<'_> {
         named: PathBuf,
     ) -> Result<Place, GitLinkError> {
         let mut is_back = false;
+        let mut has_second = false;
         for name in ["config", "config.worktree"] {
+            if name != "config" && !has_second {
+                continue; // git does not read it either
+            }
             let Some(config) = self.read(&directory.path.join(name))? else { continue };
+            has_second |= git_has_worktree_config(&config.content);
             let Some(work_tree) = git_work_tree_in(&config.content) else { continue };
             let there = self.resolve_if_there(&directory.path.join(work_tree))?;
             is_back = there.is_some_and(|there| identity(&there) == identity(self.workspace));
         }
         if !is_back {
             return Err(GitLinkError::NoWayBack {
-                link: link.path.clone(),
-                directory: directory.path,
-                workspace: self.workspace.path.clone(),
+                link: link.path.as_path().into(),
+                directory: directory.path.into(),
+                workspace: self.workspace.path.as_path().into(),
             });
         }
         let workspace_target = self.workspace.path.clone();
-        Ok(Place { common: directory, target: named, workspace_target, own: None })
+        Ok(Place { common: directory, target: named, workspace_target, part: GitPart::Main })
     }
 }
 
@@ -297,24 +408,77 @@ struct Place {
     common: Resolved,
     target: PathBuf,
     workspace_target: PathBuf,
-    /// The name of this worktree below `worktrees`.
-    own: Option<OsString>,
+    part: GitPart,
 }
 
+/// As git itself has it: a repository is known by what these three are, not by their names alone.
 fn is_repository(path: &Path) -> bool {
-    let is_there = |name: &&&str| path.join(name).symlink_metadata().is_ok();
-    let marks = GitMarks::of(GitMarks::NAMES.iter().filter(is_there).map(|name| OsStr::new(*name)));
-    marks.head && marks.objects && marks.refs
+    let kind = |name: &str| path.join(name).symlink_metadata().map(|meta| meta.file_type());
+    let is_head = kind("HEAD").is_ok_and(|kind| kind.is_file() || kind.is_symlink());
+    is_head && ["objects", "refs"].iter().all(|name| kind(name).is_ok_and(|kind| kind.is_dir()))
 }
 
-/// What the repository keeps for its other worktrees. Without it, what they alone refer to would look unused to `git gc`
-/// in the run; so it is there, and read-only.
-fn others(common: &Path, own: Option<&OsStr>) -> Vec<OsText> {
-    let entries = std::fs::read_dir(common.join(WORKTREES)).into_iter().flatten().flatten();
-    let directories = entries.take(MAX_OTHERS).filter(|entry| {
-        entry.file_type().is_ok_and(|kind| kind.is_dir()) && Some(&*entry.file_name()) != own
-    });
-    let mut others: Vec<PathBuf> = directories.map(|entry| entry.path()).collect();
-    others.sort();
-    others.into_iter().map(OsText::from).collect()
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::trust::trust_git_link;
+    use super::*;
+
+    #[test]
+    fn a_repository_is_known_by_what_its_parts_are() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        fs::write(path.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+        fs::create_dir(path.join("objects")).unwrap();
+        fs::create_dir(path.join("refs")).unwrap();
+        assert!(is_repository(path), "the control");
+        fs::remove_dir(path.join("refs")).unwrap();
+        std::os::unix::fs::symlink("objects", path.join("refs")).unwrap();
+        assert!(!is_repository(path), "a link");
+        fs::remove_file(path.join("refs")).unwrap();
+        fs::write(path.join("refs"), "").unwrap();
+        assert!(!is_repository(path), "a file");
+    }
+
+    #[test]
+    fn a_path_with_signs_that_drive_a_terminal_is_none() {
+        assert_eq!(
+            path_in(b"/a b/\xc3\xa9\xff\n"),
+            Some(OsStr::from_bytes(b"/a b/\xc3\xa9\xff").into())
+        );
+        for hostile in ["/a\u{1b}[2J", "/a\nb", "/a\u{202e}b", "/a\0", "\n"] {
+            assert_eq!(path_in(hostile.as_bytes()), None, "{hostile:?}");
+        }
+    }
+
+    /// A run that is started again from its record does not bring back what the operator took back.
+    #[test]
+    fn only_an_operators_link_that_is_as_it_was_is_kept_in_mind() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = fs::canonicalize(directory.path()).unwrap();
+        let home = Home::open_at(top.join("home")).unwrap();
+        let tree = top.join("work");
+        fs::create_dir(&tree).unwrap();
+        let link = tree.join(LINK);
+        let content = b"gitdir: /srv/repository/.git/worktrees/work\n";
+        fs::write(&link, content).unwrap();
+        let repository = Path::new("/srv/repository/.git");
+        let git = GitDirectory {
+            link: link.as_path().into(),
+            link_hash: hash_of_link(content, Some(repository)),
+            path: repository.into(),
+            part: GitPart::Linked { name: "work".into() },
+        };
+        let is_trusted = || Store::open(&home).unwrap().hash_of(&git.link).is_some();
+        let writable = [WritableTree::by_path(tree.clone())];
+        trust_git_link(&git, &writable, &home).unwrap();
+        assert!(!is_trusted(), "in a tree that a run could write");
+        fs::write(&link, "gitdir: /elsewhere\n").unwrap();
+        trust_git_link(&git, &[], &home).unwrap();
+        assert!(!is_trusted(), "another one by now");
+        fs::write(&link, content).unwrap();
+        trust_git_link(&git, &[], &home).unwrap();
+        assert!(is_trusted(), "the control");
+    }
 }

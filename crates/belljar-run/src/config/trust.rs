@@ -7,11 +7,14 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use belljar_spec::manifest::RootfsSetting;
-use belljar_spec::{GitDirectory, Located, Manifest, OsText, Purpose, RunId, Widening, paths};
+use belljar_spec::{
+    GitDirectory, Located, Manifest, OsText, Purpose, RunId, Widening, WritableTree, paths,
+};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use super::files::{DecisionReader, Links, ReadError, read};
+use super::files::{DecisionFile, DecisionReader, Links, ReadError, read};
+use super::git_link;
 use super::manifest::{ManifestCheck, ReadManifest, locate};
 use super::{ConfigError, ConfigFiles, SYSTEM_DIRECTORY, host, lower_layers, open_reader};
 use belljar_record::home::Home;
@@ -97,6 +100,12 @@ impl Store {
             Some(_) => TrustState::Changed,
             None => TrustState::Unknown,
         }
+    }
+
+    /// Of the content that is trusted at a path.
+    pub(super) fn hash_of(&self, path: &OsText) -> Option<&str> {
+        let entry = self.stored.trusted.iter().find(|entry| entry.path == *path);
+        entry.map(|entry| entry.hash.as_str())
     }
 
     fn set(&mut self, path: OsText, hash: String) {
@@ -190,14 +199,14 @@ pub fn examine_file(path: &Path, home: &Home) -> Result<Examined, ConfigError> {
     let absolute = std::path::absolute(path)
         .map_err(|error| TrustError::Io { path: path.to_owned(), error })?;
     let file = reader.read(&absolute, None)?.ok_or_else(|| TrustError::NoFile(path.to_owned()))?;
-    let hash = hash_of_file(&file.content);
-    let standing = Store::open(home)?.standing(&file.path.as_path().into(), &hash);
-    let what = match file.path.file_name() {
-        Some(name) if name == super::git_link::LINK => {
-            "the repository that it names is mounted with its directory".to_owned()
+    let (hash, what) = match file.path.file_name() {
+        Some(name) if name == git_link::LINK => {
+            let git_link::ExaminedLink { hash, what } = git_link::examine(&file, &reader)?;
+            (hash, what)
         }
-        _ => "its content is passed to the run".to_owned(),
+        _ => (hash_of_file(&file.content), "its content is passed to the run".to_owned()),
     };
+    let standing = Store::open(home)?.standing(&file.path.as_path().into(), &hash);
     let key = OsText::from(file.path.as_path()).to_string();
     Ok(Examined { path: file.path, hash, standing, widenings: vec![Widening { key, what }] })
 }
@@ -250,9 +259,22 @@ pub(crate) fn trust_written(
 }
 
 /// Keeps in mind which repository the workspace's `.git` file names, before a run can write that file: from then on
-/// another content is not trusted.
-pub(crate) fn trust_git_link(git: &GitDirectory, home: &Home) -> Result<(), TrustError> {
-    if Store::open(home)?.standing(&git.link, &git.link_hash) == TrustState::Trusted {
+/// another content is not trusted. Only for a link that is still what it was, and the operator's own: in a tree that a
+/// run could write, the operator's word is asked for, and may have been taken back since this run was first started.
+pub(crate) fn trust_git_link(
+    git: &GitDirectory,
+    run_writable: &[WritableTree],
+    home: &Home,
+) -> Result<(), TrustError> {
+    let reader = DecisionReader::new(run_writable.to_vec());
+    let is_same = |link: &DecisionFile| {
+        let hash = git_link::hash_of_link(&link.content, Some(git.path.as_path()));
+        link.written_in.is_none() && link.path == git.link.as_path() && hash == git.link_hash
+    };
+    let is_operators = reader.read(git.link.as_path(), None)?.is_some_and(|link| is_same(&link));
+    let is_known =
+        || Store::open(home).map(|store| store.hash_of(&git.link) == Some(&*git.link_hash));
+    if !is_operators || is_known()? {
         return Ok(());
     }
     change(home, |store| store.set(git.link.clone(), git.link_hash.clone()))

@@ -30,7 +30,7 @@ use belljar_spec::{
 };
 use serde::Serialize;
 
-pub use launch::{Close, launch};
+pub use launch::{Close, OtherWorktreesError, launch};
 pub use reconcile::{ReconcileError, Reconciled, reconcile};
 pub use resume::{Ask, Extend, ResumeError, ResumeLock, Resumed, prepare_resume};
 pub use resume_check::ResumeMismatch;
@@ -107,6 +107,8 @@ pub enum LaunchError {
     },
     #[error(transparent)]
     Bind(#[from] BindError),
+    #[error(transparent)]
+    OtherWorktrees(#[from] OtherWorktreesError),
     #[error(transparent)]
     Start(#[from] StartError),
     #[error("start failed, and so did the cleanup: {cleanup}")]

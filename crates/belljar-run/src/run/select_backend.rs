@@ -422,6 +422,7 @@ fn is_the_backends(error: &LaunchError, backend: BackendName) -> bool {
         LaunchError::Unavailable { .. }
         | LaunchError::Image { .. }
         | LaunchError::Plan(_)
+        | LaunchError::OtherWorktrees(_)
         | LaunchError::NoneLeft { .. }
         | LaunchError::HomePlace { .. }
         | LaunchError::Record { .. }

@@ -8,9 +8,9 @@ use crate::common::{Given, host, request};
 use belljar_spec::env_file::EnvLine;
 use belljar_spec::manifest::OutputFormat;
 use belljar_spec::{
-    Clause, DecidedBy, FoundGitDirectory, GitDirectory, GitIdentity, HostFacts, ImageDefaults,
-    LinkForm, MainCommand, Manifest, Mount, MountMode, OsText, Request, ResolveError, Rootfs,
-    RunSpec, Screen, Terminal, User, resolve,
+    Clause, DecidedBy, FoundGitDirectory, GitDirectory, GitIdentity, GitPart, HostFacts,
+    ImageDefaults, LinkForm, MainCommand, Manifest, Mount, MountMode, OsText, Request,
+    ResolveError, Rootfs, RunSpec, Screen, Terminal, User, resolve,
 };
 
 fn run(manifest: &str) -> Result<RunSpec, ResolveError> {
@@ -305,7 +305,7 @@ fn a_repository_elsewhere_goes_with_its_workspace() {
         link: "/proj/p/.git".into(),
         link_hash: "h".into(),
         path: "/srv/repo/.git".into(),
-        others: vec!["/srv/repo/.git/worktrees/q".into()],
+        part: GitPart::Linked { name: "p".into() },
     };
     let found = |link| FoundGitDirectory {
         directory: directory.clone(),

@@ -45,7 +45,7 @@ impl World {
             backing: Backing::Overlay { attributes: Attributes::User },
             since: Moment { secs: clock.ctime(), nanos: clock.ctime_nsec() as u32 },
             hidden: Vec::new(),
-            other_worktrees: Vec::new(),
+            git_part: None,
             apply: Default::default(),
         };
         write_layers(&home.run_dir(&run), &[note]).unwrap();

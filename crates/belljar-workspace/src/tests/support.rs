@@ -85,7 +85,7 @@ impl Stage {
             backing,
             since: self.since,
             hidden: self.hidden.clone(),
-            other_worktrees: Vec::new(),
+            git_part: None,
             apply: Default::default(),
         };
         OpenTree::of(note, open(&lower), open(&upper))

@@ -9,13 +9,13 @@ use serde_json::Value;
 
 use super::control_files::git;
 
-const OVERLAY: [&str; 3] = ["--no-config", "--workspace", ".:overlay"];
-const RW: [&str; 1] = ["--no-config"];
-const COMMIT: &str = "set -e; git log --format=%s; echo 2 > file; \
+pub(super) const OVERLAY: [&str; 3] = ["--no-config", "--workspace", ".:overlay"];
+pub(super) const RW: [&str; 1] = ["--no-config"];
+pub(super) const COMMIT: &str = "set -e; git log --format=%s; echo 2 > file; \
     git -c user.name=in -c user.email=in@side commit -qam second";
 
 /// A repository with one commit.
-fn repository(lab: &Lab, name: &str) -> PathBuf {
+pub(super) fn repository(lab: &Lab, name: &str) -> PathBuf {
     let path = lab.make_directory(name);
     git(lab, &path, &["init", "-q", "."]);
     lab.make_file(format!("{name}/file"), "1\n");
@@ -25,35 +25,35 @@ fn repository(lab: &Lab, name: &str) -> PathBuf {
 }
 
 /// The workspace as a worktree of a repository, which has another one beside it.
-fn linked_worktree(lab: &Lab, repository: &Path) {
+pub(super) fn linked_worktree(lab: &Lab, repository: &Path) {
     let work = lab.work();
     git(lab, repository, &["worktree", "add", "-q", "-b", "feature", path(&work)]);
     let other = lab.make_directory("other-worktree");
     git(lab, repository, &["worktree", "add", "-q", "-b", "other", path(&other)]);
 }
 
-fn path(path: &Path) -> &str {
+pub(super) fn path(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-fn log_of(lab: &Lab, directory: &Path) -> String {
+pub(super) fn log_of(lab: &Lab, directory: &Path) -> String {
     git(lab, directory, &["log", "--format=%s"])
 }
 
 /// The run's id.
-fn done(result: &Value) -> String {
+pub(super) fn done(result: &Value) -> String {
     assert_eq!(result["exit"]["code"], 0, "{result:#}");
     result["id"].as_str().unwrap().to_owned()
 }
 
-fn apply(lab: &Lab, id: &str) -> Done {
+pub(super) fn apply(lab: &Lab, id: &str) -> Done {
     let done = lab.belljar(["apply", "--yes", id]).done();
     done.expect(0);
     done
 }
 
 /// Nothing was started.
-fn refused(done: &Done, words: &[&str]) {
+pub(super) fn refused(done: &Done, words: &[&str]) {
     done.expect(125).says(words).says(&["-c sandbox.git=off"]);
 }
 

@@ -15,6 +15,7 @@ mod control_files;
 mod corners;
 mod diff;
 mod git_worktree;
+mod git_worktree_hostile;
 mod hide;
 mod new_control_files;
 mod overlay_property;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use belljar_spec::{
-    BackendChoice, GitDirectory, Limits, Mount, MountMode, OsText, RUN_SPEC_VERSION, Rootfs,
-    RunSpec, Stdin, Terminal, Tmpfs, User,
+    BackendChoice, GitDirectory, GitPart, Limits, Mount, MountMode, OsText, RUN_SPEC_VERSION,
+    Rootfs, RunSpec, Stdin, Terminal, Tmpfs, User,
 };
 
 pub(crate) fn spec() -> RunSpec {
@@ -74,6 +74,6 @@ pub(crate) fn git_directory() -> GitDirectory {
         link: "/srv/worktree/.git".into(),
         link_hash: String::new(),
         path: "/srv/repo/.git".into(),
-        others: vec!["/srv/repo/.git/worktrees/other".into()],
+        part: GitPart::Linked { name: "own".into() },
     }
 }

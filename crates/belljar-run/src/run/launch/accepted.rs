@@ -11,6 +11,7 @@ use super::super::run_dir::RunDir;
 use super::super::select_backend::{Prepared, settle_shell};
 use super::super::{LaunchError, agent, bypass_requires_boundary, network_bridge, resume_check};
 use super::bound::{BoundLaunch, Pinned};
+use super::other_worktrees;
 use super::paths::{disk_limit, host_paths, set_run_id};
 use super::{Launch, NotRun};
 use crate::config::refuse_planned;
@@ -88,6 +89,9 @@ fn pin(launch: &mut Launch<'_, '_>, run_dir: &RunDir) -> Result<Pinned, LaunchEr
             copy.entries
         ));
     }
+    if let Some(git) = &prepared.spec.git_directory {
+        other_worktrees::shield(&mut prepared.plan, git)?; // those that there are by now
+    }
     let mut bound = prepared.backend.bind(&prepared.plan, &paths)?;
     refuse_planned(&prepared.spec, &prepared.plan.mounts)?;
     let missing = bound.posture.unmet(&prepared.spec.required, &prepared.spec.waivers);
@@ -99,8 +103,9 @@ fn pin(launch: &mut Launch<'_, '_>, run_dir: &RunDir) -> Result<Pinned, LaunchEr
     resume_check::check(prepared)?;
     if let Some(git) = &prepared.spec.git_directory {
         // While its link is still the operator's.
-        trust_git_link(git, home).map_err(|error| read_failed(std::io::Error::other(error)))?;
-        git.mark_other_worktrees(&mut bound.layered);
+        let trusted = trust_git_link(git, &known, home);
+        trusted.map_err(|error| read_failed(std::io::Error::other(error)))?;
+        git.mark_part(&mut bound.layered);
     }
     // A tree is known as writable before the first byte can be written to it.
     writable_trees::remember(home, &known, &bound.writable_trees).map_err(read_failed)?;

@@ -3,9 +3,12 @@
 mod accepted;
 mod bound;
 mod closing;
+mod other_worktrees;
 mod paths;
 mod recorded;
 mod running;
+
+pub use other_worktrees::OtherWorktreesError;
 
 use belljar_record::Outcome;
 use belljar_record::home::Home;

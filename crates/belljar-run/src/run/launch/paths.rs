@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use belljar_backend::Bound;
 use belljar_record::home::Home;
-use belljar_spec::{Access, Backing, HostPaths, MountKind, Plan, RunId, Source, WritableTree};
+use belljar_spec::{
+    Access, Backing, GitDirectory, HostPaths, MountKind, Plan, RunId, Source, WritableTree,
+};
 use belljar_workspace::WrittenTree;
 
 use super::super::run_dir::RunDir;
@@ -27,14 +29,20 @@ pub(super) fn disk_limit(plan: &Plan, run_dir: &RunDir, bound: &Bound) -> Option
 }
 
 /// The trees that the run can write, each with its place inside.
-pub(super) fn written_trees(plan: &Plan, bound: &Bound) -> Vec<WrittenTree> {
+pub(super) fn written_trees(
+    plan: &Plan,
+    bound: &Bound,
+    git: Option<&GitDirectory>,
+) -> Vec<WrittenTree> {
     let given = plan.mounts.iter().filter_map(|mount| match &mount.what {
         MountKind::Bind { source: Source::Path { path }, access: Access::Writable, .. } => {
             let path = std::fs::canonicalize(path.as_path()).ok()?;
             let target = mount.target.clone();
             let before = bound.surveyed.iter().find(|tree| tree.path == path).cloned();
             let is_writable = bound.writable_trees.contains(&path);
-            is_writable.then_some(WrittenTree { path, target, before })
+            let git = git.filter(|git| git.path.as_path() == path);
+            let git_part = git.map(|git| git.part.clone());
+            is_writable.then_some(WrittenTree { path, target, before, git_part })
         }
         _ => None,
     });

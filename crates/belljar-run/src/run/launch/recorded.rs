@@ -40,7 +40,11 @@ impl<'l, 'b> Recorded<'l, 'b> {
         let starts_at_once = !launch.prepared.backend.features().has_boundary();
         let facts = Facts {
             layered: bound.layered.clone(),
-            written: written_trees(&launch.prepared.plan, &bound),
+            written: written_trees(
+                &launch.prepared.plan,
+                &bound,
+                launch.prepared.spec.git_directory.as_deref(),
+            ),
             arrived: options.arrived,
             since: starts_at_once.then(|| options.arrived.passed()),
         };

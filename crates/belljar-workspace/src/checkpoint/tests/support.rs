@@ -83,7 +83,7 @@ fn subject(at: &Path) -> Subject {
         backing: Backing::Overlay { attributes },
         since: Moment { secs: i64::MAX, nanos: 0 },
         hidden: Vec::new(),
-        other_worktrees: Vec::new(),
+        git_part: None,
         apply: Default::default(),
     };
     Subject {
