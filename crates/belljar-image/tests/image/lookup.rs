@@ -38,7 +38,8 @@ fn links_lead_where_they_would_inside_and_never_out() {
     );
     assert!(image.has_program(Path::new("/bin/bash")));
     assert!(image.has_program(Path::new("/sh")));
-    for none in ["/usr/share/text", "/usr/bin", "/bin/zsh", "/loop", "/host", "/usr/bin/bash/x", "/"]
+    for none in
+        ["/usr/share/text", "/usr/bin", "/bin/zsh", "/loop", "/host", "/usr/bin/bash/x", "/"]
     {
         assert!(!image.has_program(Path::new(none)), "{none}");
     }

@@ -160,7 +160,7 @@ pub(super) fn find(
             let why = format!("{path} has no place for {}", found.directory.path);
             Ok(GitLink::NotMounted(why)) // nothing is created in it
         }
-        Rootfs::Host => Ok(GitLink::Found(found)),
+        Rootfs::Host | Rootfs::Image => Ok(GitLink::Found(found)),
     }
 }
 
