@@ -23,10 +23,7 @@ fn nothing_is_mounted_through_a_link_of_an_image() {
         ("home", "/srv", "/home/agent"),
         ("home/agent", "/srv", "/home/agent"),
         ("workspace", "/srv", "/workspace"),
-        ("etc/passwd", "/srv/of-web", "/etc/passwd"),
-        ("etc/group", "of-the-image", "/etc/group"),
-        ("etc/hosts", "/proc/self/mem", "/etc/hosts"),
-        ("etc/resolv.conf", "/nowhere", "/etc/resolv.conf"),
+        ("etc", "/srv", "/etc/"),
     ] {
         each_user(|lab| {
             lab.load_image(&hostile(TestLayer::default().link(link, to)));
@@ -38,6 +35,40 @@ fn nothing_is_mounted_through_a_link_of_an_image() {
             lab.run(ON_IT).done().expect(0);
         });
     }
+}
+
+/// As many distributions have it. The run's own file is seen, and what the link leads to stays as it is, inside and on the
+/// host.
+#[test]
+fn a_file_that_is_made_for_the_run_replaces_a_link_and_follows_nothing() {
+    let files = ["passwd", "group", "hosts", "hostname", "resolv.conf"];
+    each_user(|lab| {
+        let show = files.map(|file| format!("echo {file}:; cat /etc/{file}")).join("; ");
+        let words = |script: &str| -> Vec<String> {
+            let run = ["--backend", "jail", "--image", NAME, "--", "/bin/sh", "-c", script];
+            run.map(str::to_owned).to_vec()
+        };
+        lab.load_image(&hostile(TestLayer::default()));
+        let plain = lab.run(words(&show)).done().expect(0).out();
+        assert!(plain.contains("agent:"), "{plain}");
+        let on_host = lab.make_file("tmp/of-the-host", "of the host\n");
+        let on_host = on_host.to_str().unwrap();
+        for to in ["/etc/of-the-image", "of-the-image", "/nowhere/at/all", on_host] {
+            let link = |layer: TestLayer, file: &&str| layer.link(&format!("etc/{file}"), to);
+            lab.load_image(&hostile(files.iter().fold(TestLayer::default(), link)));
+            let script = format!(
+                "{show}; echo more >>/etc/hosts; cat /etc/of-the-image >&2; ls /nowhere {on_host}; \
+                 find /etc -type l"
+            );
+            let done = lab.run(words(&script)).done();
+            assert_eq!(done.out(), plain, "{to}: {done}");
+            assert!(done.err().contains("yes\n") && done.err().contains("Read-only"), "{done}");
+            assert_eq!(std::fs::read_to_string(on_host).unwrap(), "of the host\n");
+        }
+        // A link to the directory above stays refused: see the other tests. So does what is no file at all.
+        lab.load_image(&hostile(TestLayer::default().directory("etc/hosts", 0o755, 0)));
+        lab.run(ON_IT).done().expect(125).says(&["/etc/hosts is not a file"]);
+    });
 }
 
 #[test]

@@ -2,7 +2,9 @@
 //!
 //! The top layer is a file system in memory that has every place at which something is mounted and every file that is
 //! made for the run, so that nothing is ever written into a layer. A link in the image at such a place, or above it, is
-//! not followed but refused: what is mounted would end up where the image says (CVE-2019-19921).
+//! not followed but refused: what is mounted would end up where the image says (CVE-2019-19921). Only where a file is made
+//! may the image have a link itself, as many have at `/etc/resolv.conf`: the top layer's file hides it, and nothing is
+//! mounted there.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -158,7 +160,7 @@ impl TopLayer<'_> {
         let level = self.enter(above, target)?;
         match &mount.kind {
             BoundKind::File { content } => {
-                self.check(&level, name, TargetKind::File, target)?;
+                self.check_replaced(&level, name, target)?;
                 let made = std::fs::File::from(new_file(&level, name).map_err(failed)?);
                 let written = (&made).write_all(content);
                 written.map_err(|error| RootError::Write(target.clone(), error))
@@ -208,6 +210,14 @@ impl TopLayer<'_> {
             level = Level { made, image };
         }
         Ok(level)
+    }
+
+    /// A file of the top layer can stand for a file or link of the image.
+    fn check_replaced(&self, level: &Level, name: &OsStr, target: &Path) -> Result<(), RootError> {
+        match self.check(level, name, TargetKind::File, target) {
+            Err(RootError::ImageLink { path, .. }) if path == target => Ok(()),
+            checked => checked,
+        }
     }
 
     fn check(
