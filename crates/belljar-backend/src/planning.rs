@@ -24,6 +24,8 @@ pub(crate) const RUN: &str = "/run";
 pub(crate) const RUN_SIZE: u64 = 64 << 20;
 /// What a volume of an image becomes: gone with the sandbox.
 const VOLUME_SIZE: u64 = 1 << 30;
+/// Of all volumes of an image together.
+const ALL_VOLUMES_SIZE: u64 = 4 << 30;
 
 /// Knobs and facts of the host's kernel in `/proc`: readable where programs need them.
 pub(crate) const PROC_READ_ONLY: &[&str] =
@@ -233,11 +235,13 @@ fn argv(spec: &RunSpec, image: Option<&ImageFacts>) -> Vec<OsText> {
         let words = image.map_or(&[][..], words);
         words.iter().map(|word| OsText::from(word.as_str())).collect()
     };
-    let mut argv = match &defaults.entrypoint {
+    // In place of an image's: where there is none, the command is what the operator wrote.
+    let given = image.and(defaults.entrypoint.as_ref());
+    let mut argv = match given {
         Some(entrypoint) => entrypoint.clone(),
         None => of_image(|image| &image.entrypoint),
     };
-    match (spec.command.is_empty(), &defaults.entrypoint) {
+    match (spec.command.is_empty(), given) {
         (false, _) => argv.extend_from_slice(&spec.command),
         (true, None) => argv.extend(of_image(|image| &image.cmd)),
         (true, Some(_)) => {}
@@ -288,12 +292,14 @@ pub(crate) fn volume_in_a_tree(spec: &RunSpec, image: &ImageFacts) -> Option<(St
 /// An image's volume would be a tree that the plan does not name: it is memory instead. It is mounted before what the
 /// plan has below it, or it would cover that.
 pub(crate) fn add_volumes(mounts: &mut Vec<PlannedMount>, image: &ImageFacts) {
+    let count = image.volumes.len().max(1) as u64;
+    let size = VOLUME_SIZE.min(ALL_VOLUMES_SIZE / count);
     for volume in &image.volumes {
         let target = OsText::from(volume.as_str());
         if mounts.iter().all(|mount| mount.target != target) {
             let is_below = |mount: &PlannedMount| mount.target.as_path().starts_with(volume);
             let at = mounts.iter().position(is_below).unwrap_or(mounts.len());
-            mounts.insert(at, tmpfs(&Tmpfs { target, size: VOLUME_SIZE }));
+            mounts.insert(at, tmpfs(&Tmpfs { target, size }));
         }
     }
 }

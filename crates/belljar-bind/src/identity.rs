@@ -40,6 +40,12 @@ pub enum IdentityError {
     Locks(#[source] std::io::Error),
     #[error("all {PAIRS} uids for runs are in use")]
     Exhausted,
+    #[error("cannot read {path}, which says which uids belong to users")]
+    SubordinateIds {
+        path: &'static str,
+        #[source]
+        error: std::io::Error,
+    },
     #[error("all {BLOCKS} blocks of uids for runs from images are in use")]
     BlocksExhausted,
     #[error(
@@ -112,7 +118,7 @@ impl HostIdentity {
             return Err(IdentityError::OutsideBlock { uid, gid });
         }
         make_lock_directory(BLOCK_LOCKS)?;
-        let taken = subordinate_ranges();
+        let taken = subordinate_ranges()?;
         let start = random() % BLOCKS;
         for step in 0..BLOCKS {
             let slot = (start + step) % BLOCKS;
@@ -150,9 +156,16 @@ fn random() -> u32 {
 }
 
 /// The ranges that `/etc/subuid` and `/etc/subgid` give to users: first, and behind the last.
-fn subordinate_ranges() -> Vec<(u64, u64)> {
-    let texts = SUBORDINATE_IDS.iter().filter_map(|path| std::fs::read_to_string(path).ok());
-    texts.flat_map(|text| parse_ranges(&text)).collect()
+fn subordinate_ranges() -> Result<Vec<(u64, u64)>, IdentityError> {
+    let mut ranges = Vec::new();
+    for path in SUBORDINATE_IDS {
+        match std::fs::read_to_string(path) {
+            Ok(text) => ranges.extend(parse_ranges(&text)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(IdentityError::SubordinateIds { path, error }),
+        }
+    }
+    Ok(ranges)
 }
 
 fn parse_ranges(text: &str) -> Vec<(u64, u64)> {

@@ -88,6 +88,12 @@ pub enum BindError {
         .path.display()
     )]
     ImageNotMappable { path: PathBuf },
+    #[error(
+        "the file system of {} cannot show its files under another owner, which a run from an image needs; use a tree on \
+         ext4, xfs, btrfs or tmpfs, or start belljar as an ordinary user",
+        .path.display()
+    )]
+    NotMappableWithImage { path: PathBuf },
     #[error("{} is a file, and only a directory can be an overlay; mount it ro or rw", .path.display())]
     LayeredFile { path: PathBuf },
     #[error(
@@ -359,6 +365,12 @@ pub fn bind(plan: &Plan, place: &HostPaths, mounts: Mounts) -> Result<Bound, Bin
         warnings: Vec::new(),
     };
     let (identity, mounts) = match binder.bind_mounts(&opened, &identity) {
+        // A run from an image has all ids of a block, and they cannot become one.
+        Err(BindError::Clone { path, error: Errno::INVAL | Errno::OPNOTSUPP | Errno::PERM })
+            if identity.block.is_some() =>
+        {
+            return Err(BindError::NotMappableWithImage { path });
+        }
         // One tree that cannot be shown under another owner decides for the whole run.
         Err(BindError::Clone { path, error: Errno::INVAL | Errno::OPNOTSUPP | Errno::PERM })
             if identity.init.is_some() =>

@@ -62,6 +62,14 @@ pub fn prepare(spec: RunSpec, keep: Keep, images: Images<'_>) -> Result<Prepared
             return Err(bypass_requires_boundary::on_host());
         }
         refuse_what_is_not_there(&spec, *first)?;
+        let has_image = spec.rootfs == Rootfs::Image || first.features().needs_image();
+        let entrypoint = spec.image_defaults.entrypoint.as_ref();
+        if entrypoint.is_some_and(|program| !program.is_empty()) && !has_image {
+            return Err(LaunchError::Needs {
+                option: "sandbox.entrypoint (--entrypoint)".to_owned(),
+                needs: "an image, whose own it replaces: --image NAME".to_owned(),
+            });
+        }
     }
     candidates.choose(spec, keep)
 }

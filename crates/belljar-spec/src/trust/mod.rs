@@ -208,6 +208,11 @@ impl Finder<'_> {
                 format!("has the engine execute the runtime {runtime}"),
             );
         }
+        if let Some(entrypoint) = &sandbox.entrypoint
+            && lower.entrypoint.as_ref() != Some(entrypoint)
+        {
+            self.add("sandbox.entrypoint", "has another program take your command as arguments");
+        }
         if let Some(user) = sandbox.user
             && lower.user.is_some_and(|lower| lower != user)
         {

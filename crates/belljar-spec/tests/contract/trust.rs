@@ -115,6 +115,7 @@ fn everything_that_opens_something_is_found() {
         ("[sandbox]\nbackend = 'host'", "sandbox.backend"),
         ("[sandbox]\nfallback = ['docker', 'host']", "sandbox.fallback"),
         ("[sandbox]\noci_runtime = '/tmp/x'", "sandbox.oci_runtime"),
+        ("[sandbox]\nentrypoint = ['/bin/true']", "sandbox.entrypoint"),
         ("[sandbox]\nworkspace = { path = '..' }", "sandbox.workspace.path"),
         ("[sandbox]\nworkspace = { path = '~' }", "sandbox.workspace.path"),
         ("[sandbox]\nworkspace = { path = 'a/../../b' }", "sandbox.workspace.path"),

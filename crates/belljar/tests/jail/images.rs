@@ -346,6 +346,18 @@ fn a_volume_covers_nothing_of_the_operators() {
     });
 }
 
+/// Another entrypoint takes the place of an image's, and of nothing else: it never decides what a command without an
+/// image means.
+#[test]
+fn an_entrypoint_needs_an_image() {
+    each_user(|lab| {
+        lab.load_image(&image());
+        let refused = lab.sh(&["--backend", "jail", "--entrypoint", "/bin/true"], "exit 3");
+        refused.expect(125).says(&["--entrypoint", "an image"]);
+        sh(lab, &["--entrypoint", "/bin/true"], "exit 3").expect(0);
+    });
+}
+
 /// What is wrong with an image of Belljar's own store does not lead to an engine, which would take, or fetch, whatever
 /// has the same name there.
 #[test]
