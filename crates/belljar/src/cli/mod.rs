@@ -149,7 +149,7 @@ pub(crate) enum Verb {
     Backends(BackendsArgs),
     /// Show the settings, or the manifest's schema
     Config(ConfigArgs),
-    /// Build images for engines
+    /// Load, pull, list and remove images; build them with an engine
     Image(ImageArgs),
     /// Write a manifest for this directory, and trust it
     Init(Box<init::InitArgs>),

@@ -9,7 +9,8 @@ use super::NEEDS;
 use crate::host;
 
 /// Of packages that are on every Debian (essential), and further programs of those that are installed.
-const ALWAYS: [&str; 19] = [
+const ALWAYS: [&str; 21] = [
+    "cat",
     "chmod",
     "chown",
     "cp",
@@ -17,6 +18,7 @@ const ALWAYS: [&str; 19] = [
     "diff",
     "e2fsck",
     "echo",
+    "env",
     "find",
     "ldd",
     "mkfifo",
